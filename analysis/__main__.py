@@ -1,0 +1,108 @@
+"""``python -m analysis``: tables from the records of runs."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from analysis import runs
+from bench.errors import InputError, SkipbenchError
+
+USAGE_EXIT = 2
+DEFAULT_RESULTS = Path("results/runs")
+
+_ABOUT = """Tables from the records of runs; needs neither a GPU nor torch.
+
+  python -m analysis runs                                 what has been run, for the eye
+  python -m analysis runs --format csv --out runs.csv     every column, every digit
+  python -m analysis runs --results DIR DIR --format json runs of several folders
+"""
+
+_ABOUT_RUNS = """One row a run: its newest complete attempt, or its newest if none is complete.
+
+table leaves out columns that are empty in all rows and shows few digits; csv and json hold every
+column in full. Empty (null in json) means not known or not applicable, never 0. status is done,
+running, stopped (the same command resumes it) or failed (its folder holds failure.txt).
+docs/results.md has the unit and meaning of every column.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses as the rest of the suite does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(
+            "The command line cannot be read",
+            got=message,
+            allowed=self.format_usage().removeprefix("usage: ").strip(),
+            where=f"{self.prog} --help",
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 for what cannot be answered as asked."""
+    parser, chosen = _parser(), None
+    try:
+        chosen = parser.parse_args(arguments)
+        if chosen.command is None:
+            sys.stderr.write(_ABOUT)
+            return USAGE_EXIT
+        _runs(chosen.results, chosen.format, chosen.out)
+    except SkipbenchError as error:
+        sys.stderr.write(f"{error}\n")
+        return USAGE_EXIT
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="python -m analysis", description=_ABOUT, formatter_class=raw)
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="")
+    of_runs = commands.add_parser(
+        "runs", help="one row a run", description=_ABOUT_RUNS, formatter_class=raw
+    )
+    of_runs.add_argument(
+        "--results",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        default=[DEFAULT_RESULTS],
+        help=f"folders that runs were written to (default: {DEFAULT_RESULTS})",
+    )
+    of_runs.add_argument(
+        "--format",
+        default=runs.FORMATS[0],
+        metavar="FORMAT",
+        help=f"{', '.join(runs.FORMATS)} (default: {runs.FORMATS[0]})",
+    )
+    of_runs.add_argument(
+        "--out", type=Path, metavar="FILE", help="write here instead of to the screen"
+    )
+    return parser
+
+
+def _runs(results: Sequence[Path], form: str, out: Path | None) -> None:
+    to_screen = out is None and sys.stdout.isatty()
+    text = runs.rendered(runs.rows(results), form, Console().width if to_screen else None)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            "Cannot write the table",
+            got=f"{out}: {error.strerror}",
+            allowed="a file in a folder that exists and can be written",
+            where="--out",
+        ) from error
+
+
+if __name__ == "__main__":
+    # A reader such as head may stop early: end as other tools do, without a traceback.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Runs and measures decoding methods: the door, the drivers, the records."""

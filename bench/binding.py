@@ -1,0 +1,105 @@
+"""Mappings to frozen dataclasses, strictly: unknown keys, wrong types, gaps are faults.
+
+Apart from ``config.py``, which says what may be configured; this module only knows dataclasses. All
+faults of a mapping are gathered, each with its full key. Not here: omegaconf.
+"""
+
+import difflib
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from bench.errors import InputError
+
+T = TypeVar("T")
+
+
+def bind(kind: type[T], values: Mapping[str, Any], key: str, faults: list[InputError]) -> T | None:
+    """Makes a dataclass of a mapping.
+
+    Args:
+        kind: a dataclass of plain values, optional values, literals, tuples, mappings, dataclasses.
+        values: its fields.
+        key: full key of the mapping, for messages.
+        faults: gets one entry for each fault.
+
+    Returns:
+        The object, or None if there was a fault.
+    """
+    hints = get_type_hints(kind)
+    known = {field.name: field for field in fields(cast(Any, kind))}
+    before = len(faults)
+    for name in values.keys() - known.keys():
+        near = difflib.get_close_matches(str(name), known)
+        faults.append(
+            InputError(
+                f"Unknown setting {key}.{name}",
+                got=name,
+                allowed=", ".join(known) + (f" (near: {', '.join(near)})" if near else ""),
+                where=f"{key}.{name}",
+            )
+        )
+    bound: dict[str, Any] = {}
+    for name, field in known.items():
+        if name in values:
+            bound[name] = _value(hints[name], values[name], f"{key}.{name}", faults)
+        elif field.default is MISSING and field.default_factory is MISSING:
+            faults.append(
+                InputError(
+                    f"Setting {key}.{name} is missing",
+                    got="nothing",
+                    allowed=_words(hints[name]),
+                    where=f"{key}.{name}",
+                )
+            )
+    return None if len(faults) > before else kind(**bound)
+
+
+def _value(kind: Any, value: Any, key: str, faults: list[InputError]) -> Any:  # noqa: ANN401  # any type
+    """``value`` as ``kind``, or None with a fault."""
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in get_args(kind):
+            return None
+        kind = next(option for option in get_args(kind) if option is not type(None))
+        origin = get_origin(kind)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return bind(cast(type[Any], kind), value, key, faults)
+    if origin is Literal and value in get_args(kind) and isinstance(value, str):
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        item = get_args(kind)[0]
+        return tuple(_value(item, entry, f"{key}[{i}]", faults) for i, entry in enumerate(value))
+    if origin is not None and isinstance(value, Mapping) and issubclass(origin, Mapping):
+        return dict(value)
+    if _fits(kind, value):
+        return float(value) if kind is float else value
+    faults.append(
+        InputError(
+            f"Setting {key} has a wrong value", got=repr(value), allowed=_words(kind), where=key
+        )
+    )
+    return None
+
+
+def _fits(kind: Any, value: Any) -> bool:  # noqa: ANN401  # any type
+    """Whether a plain value is of a plain type; an int is a float, a bool is no number."""
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return kind in (str, bool) and isinstance(value, kind)
+
+
+def _words(kind: Any) -> str:  # noqa: ANN401  # any type
+    """A type in a user's words."""
+    plain = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    origin, options = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if o is type(None) else _words(o) for o in options)
+    if origin is Literal:
+        return ", ".join(map(str, options))
+    if origin is tuple:
+        return f"a list of: {_words(options[0])}"
+    return plain.get(kind, "a group of settings")

@@ -1,0 +1,217 @@
+"""Drives a method's generator: stop rule, cut and count, for every method and the baseline.
+
+Apart, because here and nowhere else is decided which tokens count. A method may overshoot a stop;
+what is behind it is cut here, once the clock has stopped. Not here: batches, repeats and order
+(``measure.py``).
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.meters.clock import Stopwatch, Timing
+from bench.meters.device import AnyDevice
+from methods.contract import Limits, LiveRows, Method, Round
+from methods.engine.cache import Prompts
+from methods.engine.inference import InferenceModel
+from methods.engine.ledger import Ledger, Sums
+from methods.engine.sampling import Chooser
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """When a row is finished.
+
+    Attributes:
+        max_new_tokens: the limit of each row.
+        stop_ids: ids that end a row, kept as its last token; empty for fixed length.
+    """
+
+    max_new_tokens: int
+    stop_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One decode of one batch, cut and counted.
+
+    Attributes:
+        ids: kept new ids of each row, the first EOS included.
+        layers: layers run for each kept id.
+        rounds: rounds in all, the prompt pass included.
+        prompt_executed: what ran up to the first Round.
+        decode_executed: what ran after it, padded and finished rows included.
+        decode_required: what live rows' own rules asked for after it.
+        timing: the two intervals.
+        non_finite_rows: rows with a NaN or infinite logit.
+        drafted: drafted tokens per row; None for a method that does not draft.
+        accepted: accepted ones.
+    """
+
+    ids: list[list[int]]
+    layers: list[list[int]]
+    rounds: int
+    prompt_executed: Sums
+    decode_executed: Sums
+    decode_required: Sums
+    timing: Timing
+    non_finite_rows: list[int]
+    drafted: list[int] | None = None
+    accepted: list[int] | None = None
+
+
+class Stops:
+    """Which rows are live, without forcing the device to wait."""
+
+    def __init__(self, rule: StopRule, rows: int, device: AnyDevice) -> None:
+        self.rule, self.device = rule, device
+        self.live: LiveRows = None
+        self._finished: Tensor | None = None
+        self._rows = rows
+        # Tokens of every row: one number while all rows get the same, else one per row.
+        self._total: int | Tensor = 0
+        self._pending: list[Callable[[], bool]] = []
+
+    def goes_on(self, latest: Round) -> bool:
+        """Takes a Round into account; False once every row is known to be finished."""
+        self._total = self._total + (
+            latest.ids.shape[1] if latest.counts is None else latest.counts
+        )
+        equal = isinstance(self._total, int)
+        if equal and self._total >= self.rule.max_new_tokens:
+            return False
+        if equal and not self.rule.stop_ids:
+            return True
+        finished = self._update(latest)
+        self.live = ~finished
+        self._pending.append(self.device.read_back(finished.all()))
+        if len(self._pending) <= self.device.lag:
+            return True
+        return not self._pending.pop(0)()
+
+    def _update(self, latest: Round) -> Tensor:
+        ids = latest.ids
+        hits = torch.zeros_like(ids, dtype=torch.bool)
+        for stop in self.rule.stop_ids:
+            hits |= ids == stop
+        if latest.counts is not None:
+            hits &= torch.arange(ids.shape[1], device=ids.device) < latest.counts[:, None]
+        finished = hits.any(dim=1)
+        if self._finished is not None:
+            finished = finished | self._finished
+        if not isinstance(self._total, int):
+            finished = finished | (self._total >= self.rule.max_new_tokens)
+        self._finished = finished
+        return finished
+
+
+def decode(
+    method: Method,
+    model: InferenceModel,
+    prompts: Prompts,
+    rule: StopRule,
+    chooser: Chooser,
+    device: AnyDevice,
+) -> Decoded:
+    """Decodes a batch under a stop rule.
+
+    The clock runs from before the prompt pass to after the last Round; everything else (cutting,
+    counting, summing the ledger) happens outside.
+    """
+    ledger = model.ledger = Ledger()
+    limits = Limits(rule.max_new_tokens, chooser)
+    watch = Stopwatch(device)
+    generator = method.decode(model, prompts, limits)
+    try:
+        rounds = _rounds(generator, ledger, watch, Stops(rule, len(prompts.lengths), device))
+    finally:
+        generator.close()
+    return _counted(rounds, rule, ledger, watch.timing(), chooser)
+
+
+def _rounds(
+    generator: Generator[Round, LiveRows, None], ledger: Ledger, watch: Stopwatch, stops: Stops
+) -> list[Round]:
+    """All rounds until every row is finished, under the clock."""
+    watch.start()
+    with torch.inference_mode():
+        latest = next(generator)
+    ledger.close_round()
+    watch.first_round()
+    rounds = [latest]
+    while True:
+        with torch.inference_mode():
+            if not stops.goes_on(latest):
+                break
+            latest = generator.send(stops.live)
+        ledger.close_round()
+        rounds.append(latest)
+    watch.stop()
+    return rounds
+
+
+def _counted(
+    rounds: Sequence[Round], rule: StopRule, ledger: Ledger, timing: Timing, chooser: Chooser
+) -> Decoded:
+    """Cuts every row behind its stop and counts what is kept."""
+    counts = [_per_row(r.counts, r.ids.shape[1], len(r.ids)) for r in rounds]
+    given = [r.ids.tolist() for r in rounds]
+    depth = [_depths(r) for r in rounds]
+    rows = range(len(given[0]))
+    ids: list[list[int]] = []
+    layers: list[list[int]] = []
+    live: list[list[int]] = [[] for _ in rounds]
+    for row in rows:
+        all_ids = [i for g, c in zip(given, counts, strict=True) for i in g[row][: c[row]]]
+        all_layers = [n for d, c in zip(depth, counts, strict=True) for n in d[row][: c[row]]]
+        kept = cut(all_ids, rule)
+        ids.append(all_ids[:kept])
+        layers.append(all_layers[:kept])
+        starts = accumulate((c[row] for c in counts), initial=0)
+        for index, start in zip(range(len(rounds)), starts, strict=False):
+            if start < kept:
+                live[index].append(row)
+    executed = ledger.executed()
+    required = ledger.required(live, [r.layers_needed for r in rounds])
+    return Decoded(
+        ids=ids,
+        layers=layers,
+        rounds=len(rounds),
+        prompt_executed=executed[0],
+        decode_executed=reduce(add, executed[1:], Sums()),
+        decode_required=reduce(add, required[1:], Sums()),
+        timing=timing,
+        non_finite_rows=chooser.non_finite_rows(),
+        drafted=_totals([r.drafted for r in rounds[1:]]),
+        accepted=_totals([r.accepted for r in rounds[1:]]),
+    )
+
+
+def cut(ids: Sequence[int], rule: StopRule) -> int:
+    """How many of a row's new ids are kept: up to and with the first stop id, or the limit."""
+    for index, token in enumerate(ids[: rule.max_new_tokens]):
+        if token in rule.stop_ids:
+            return index + 1
+    return min(len(ids), rule.max_new_tokens)
+
+
+def _per_row(counts: Tensor | None, new: int, rows: int) -> list[int]:
+    return [new] * rows if counts is None else counts.tolist()
+
+
+def _depths(latest: Round) -> list[list[int]]:
+    rows, new = latest.ids.shape
+    run = latest.layers_run
+    return [[run] * new] * rows if isinstance(run, int) else run.tolist()
+
+
+def _totals(parts: Sequence[Any]) -> list[int] | None:
+    """Sum over rounds of a count per row; None where a method does not count it."""
+    known = [part for part in parts if part is not None]
+    return torch.stack(known).sum(dim=0).tolist() if known else None

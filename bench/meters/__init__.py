@@ -1,0 +1,1 @@
+"""Instruments: the clock and the memory meter."""

@@ -1,0 +1,115 @@
+"""The table at the end of a run, from its records alone.
+
+Apart, because it shows what the store holds and knows nothing of how it came there. Not here:
+tables over many runs (``analysis/``).
+"""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import columns
+from bench.schema import Start
+from bench.store import Attempt
+from bench.summary import BASELINE
+
+
+def say(text: str, verbosity: str) -> None:
+    """One line to the user."""
+    if verbosity != "quiet":
+        Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False)
+
+
+def show(attempt: Attempt, verbosity: str) -> None:
+    """Prints the table of a complete attempt."""
+    header, start = attempt.header(), attempt.start()
+    if verbosity == "quiet" or header is None or start is None:
+        return
+    console = Console()
+    console.print(_table(header.columns, start))
+    for line in _remarks(header.columns):
+        console.print(line, markup=False, highlight=False)
+    console.print(f"records: {attempt.folder}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _table(row: dict[str, Any], start: Start) -> Table:
+    paired = BASELINE in start.shapes
+    title = f"{row['method']} on {row['model']}, {row['task']}, batch {row['batch_size']}"
+    table = Table(title=f"{title}, {row['gpu']} {row['dtype']}", title_justify="left")
+    table.add_column("")
+    table.add_column(row["method"], justify="right")
+    if paired:
+        table.add_column("dense", justify="right")
+        table.add_column("difference or ratio", justify="right")
+    for name in _score_names(row):
+        own = _with_interval(row, f"score.{name}")
+        dense = _number(row[f"dense.{name}"])
+        _add(table, name, own, dense, _with_interval(row, f"diff.{name}", sign=True), paired=paired)
+    speedup = _with_interval(row, "speedup", "_low", "_high", unit="x faster")
+    tokens_per_s = row["decode_tokens_per_s"]
+    _add(table, "decode tokens/s", _number(tokens_per_s), "", speedup, paired=paired)
+    total = _number(row["speedup_total"], "x faster")
+    _add(table, "with the prompt pass", "", "", total, paired=paired)
+    _add(table, "TTFT, ms", _number(_thousand(row["ttft_s"])), "", "", paired=paired)
+    _add(table, "TPOT, ms", _number(_thousand(row["tpot_s"])), "", "", paired=paired)
+    for kind in ("executed", "required"):
+        mega = row[f"flops_{kind}_per_token"]
+        ratio = _number(row[f"flops_{kind}_ratio"], " of dense")
+        label = f"FLOPs {kind}/token, M"
+        _add(table, label, _number(mega and mega / 1e6), "", ratio, paired=paired)
+    layers = start.shapes["method"]["num_layers"]
+    _add(table, "layers/token", _number(row["layers_per_token"]), f"{layers}", "", paired=paired)
+    _add(table, "examples", str(row["examples"]), "", "", paired=paired)
+    return table
+
+
+def _add(table: Table, label: str, own: str, dense: str, both: str, *, paired: bool) -> None:
+    table.add_row(*((label, own, dense, both) if paired else (label, own)))
+
+
+def _remarks(row: dict[str, Any]) -> list[str]:
+    """What a reader must know beside the numbers."""
+    remarks = []
+    if "trained_for=" in (row["setting"] or ""):
+        trained = row["setting"].split("trained_for=", 1)[1]
+        remarks.append(f"The weights were trained for other settings ({trained}).")
+    if row["speedup"] is not None and row["speedup_low"] is None:
+        remarks.append("No interval of the speed-up: fewer than 5 timed batches.")
+    return remarks
+
+
+def _score_names(row: dict[str, Any]) -> list[str]:
+    known = {column.name for column in columns.COLUMNS}
+    scores = [name.removeprefix("score.") for name in row if name.startswith("score.")]
+    return [name for name in scores if name not in known and "." not in name]
+
+
+def _with_interval(
+    row: dict[str, Any],
+    key: str,
+    low: str = ".low",
+    high: str = ".high",
+    *,
+    unit: str = "",
+    sign: bool = False,
+) -> str:
+    value = row.get(key)
+    if value is None:
+        return ""
+    shown = _number(value, unit, sign=sign)
+    ends = (row.get(key + low), row.get(key + high))
+    if None in ends:
+        return shown
+    return f"{shown} [{_number(ends[0])}, {_number(ends[1])}]"
+
+
+def _thousand(value: float | None) -> float | None:
+    return None if value is None else value * 1000
+
+
+def _number(value: float | None, unit: str = "", *, sign: bool = False) -> str:
+    if value is None:
+        return ""
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 3 if abs(value) < 1 else 2
+    return f"{value:{'+' if sign else ''},.{digits}f}{unit}"

@@ -1,0 +1,137 @@
+"""The records of a run: what is written as it comes, and how it is read back.
+
+Apart, because records outlive code: every field has its meaning here, and a version. Free of
+torch. A run's folder holds ``start.json`` (what runs), ``batches.jsonl`` (one batch a line) and,
+last, ``header.json``: its presence means done. Not here: files and folders (``store.py``),
+derived numbers (``summary.py``).
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from bench.meters.clock import Timing
+from methods.engine.ledger import Sums
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One leg's results on one batch.
+
+    Attributes:
+        ids: kept new ids of each row, the first EOS included.
+        texts: the text of each row, up to the first EOS.
+        layers: layers run for each kept id.
+        statistics: score -> additive statistics of each row.
+        scores: score -> value of each row alone.
+        timings: one for each pass; empty for a batch that was decoded for quality only.
+        rounds: rounds of the first pass, prompt pass included.
+        prompt_executed: ledger sums of the prompt pass.
+        decode_executed: ledger sums of the rounds after it, as they ran.
+        decode_required: the part of them that live rows asked for.
+        drafted: drafted tokens per row; null for a method that does not draft.
+        accepted: accepted drafted tokens per row.
+    """
+
+    ids: list[list[int]]
+    texts: list[str]
+    layers: list[list[int]]
+    statistics: dict[str, list[list[float]]]
+    scores: dict[str, list[float | None]]
+    timings: list[Timing]
+    rounds: int
+    prompt_executed: Sums
+    decode_executed: Sums
+    decode_required: Sums
+    drafted: list[int] | None = None
+    accepted: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One batch, all its legs and passes: written whole or not at all.
+
+    Attributes:
+        index: number of the batch in the run, from 0.
+        example_ids: the task's ids of its rows.
+        prompt_tokens: of each row, BOS included.
+        legs: leg -> results; ``method``, and ``baseline`` or ``own_dense`` where they ran.
+        order: legs of each timed pass in the order in which they ran.
+    """
+
+    index: int
+    example_ids: list[str]
+    prompt_tokens: list[int]
+    legs: dict[str, Leg]
+    order: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run is, known before its first batch.
+
+    Attributes:
+        schema_version: of this module.
+        run_id: hash of ``identity``.
+        attempt: 1, or more for a rerun.
+        identity: all that bears on a number.
+        config: the whole configuration, for a reader.
+        columns: those columns of the table that are known before anything ran.
+        shapes: leg -> architecture fields, for costs.
+        provenance: code, libraries, device.
+        started_at: UTC.
+    """
+
+    schema_version: int
+    run_id: str
+    attempt: int
+    identity: dict[str, Any]
+    config: dict[str, Any]
+    columns: dict[str, Any]
+    shapes: dict[str, dict[str, Any]]
+    provenance: dict[str, Any]
+    started_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Written last: the run is complete.
+
+    Attributes:
+        schema_version: of this module.
+        columns: every column of the table.
+        num_batches: records in ``batches.jsonl``.
+        ended_at: UTC.
+    """
+
+    schema_version: int
+    columns: dict[str, Any]
+    num_batches: int
+    ended_at: str
+
+
+def leg_from(raw: dict[str, Any]) -> Leg:
+    """A Leg of its JSON form."""
+    sums = ("prompt_executed", "decode_executed", "decode_required")
+    values: dict[str, Any] = {
+        key: Sums(**value) if key in sums else value for key, value in raw.items()
+    }
+    values["timings"] = [Timing(**timing) for timing in raw["timings"]]
+    return Leg(**values)
+
+
+def batch_from(raw: dict[str, Any]) -> BatchRecord:
+    """A BatchRecord of its JSON form."""
+    return BatchRecord(
+        **{**raw, "legs": {name: leg_from(leg) for name, leg in raw["legs"].items()}}
+    )
+
+
+def plain(record: Any) -> dict[str, Any]:  # noqa: ANN401  # any record
+    """The fields of a record, as ``json.dumps(record, default=plain)`` wants them.
+
+    Raises:
+        TypeError: for what is no record.
+    """
+    return {field.name: getattr(record, field.name) for field in fields(record)}

@@ -1,0 +1,1 @@
+"""Scores of generated text, one file each, found by name."""

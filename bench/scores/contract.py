@@ -1,0 +1,31 @@
+"""What a score is: additive statistics of each example, and a corpus score of their sum.
+
+Apart, because this form is what makes one bootstrap serve all scores: resampling examples is
+summing other rows. One file of this package is one score, found by its name; it defines the
+module-level names of ``Score``. Not here: intervals (``bench/stats.py``).
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from bench.tasks.contract import Example
+
+
+class Score(Protocol):
+    """The module-level names that a score file defines.
+
+    Attributes:
+        unit: ``points`` (0..100) or ``fraction`` (0..1).
+        better: whether a higher or a lower value is better.
+    """
+
+    unit: Literal["points", "fraction"]
+    better: Literal["higher", "lower"]
+
+    def statistics(self, text: str, example: Example) -> tuple[float, ...]:
+        """Additive statistics of one text, the same number of values for every example."""
+        ...
+
+    def value(self, totals: Sequence[float]) -> float | None:
+        """The score of summed statistics; None where it is not defined (nothing to count)."""
+        ...

@@ -1,0 +1,1 @@
+"""Data sets with their prompt templates, one file each, found by name."""

@@ -1,0 +1,59 @@
+"""What a task is: examples to decode, pairs to train on, the scores that judge it.
+
+Apart, so that a task file holds data handling only. One file of this package is one task, found by
+the name in ``conf/task/<name>.yaml``: it defines ``Params`` (a frozen dataclass of its settings)
+and ``Task``. Not here: tokenisation, which belongs to the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One input to decode.
+
+    Attributes:
+        id: stable name within its split; stands in the records.
+        prompt: the text before the first new token, without BOS.
+        references: every correct or human text for it, at least one.
+        facts: slot -> value, where the task has exact content to check.
+        vocabulary: slot -> value -> the wordings that state it, for all slots and values of the
+            task (one object for all its examples); given where ``facts`` is. No wording may hold
+            another one as a run of words: the check would count both.
+    """
+
+    id: str
+    prompt: str
+    references: tuple[str, ...]
+    facts: Mapping[str, str] | None = None
+    vocabulary: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One training text: the prompt and its target, without BOS and EOS."""
+
+    prompt: str
+    target: str
+
+
+class Task(Protocol):
+    """A data set with its template.
+
+    Attributes:
+        scores: names of the modules in ``bench/scores`` that judge its texts.
+    """
+
+    scores: tuple[str, ...]
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """All distinct inputs of a split, in the task's own fixed order."""
+        ...
+
+    def training_pairs(self) -> Sequence[Pair]:
+        """The training split, one pair per reference text."""
+        ...

@@ -1,0 +1,1 @@
+"""How a transformer may spend its layers. Knows nothing of bench."""

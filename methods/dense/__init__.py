@@ -1,0 +1,1 @@
+"""The dense baseline: every layer for every token."""

@@ -1,0 +1,262 @@
+"""InferenceModel: the primitives that decoding methods are written with.
+
+Fused, cast and, on a CPU, packed weights; every call is charged to the ledger. Apart from
+``transformer.py``, which training sees. The options apply to the baseline and to methods alike. Not
+here: which layers run for which token (``methods/<name>/method.py``).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from methods.engine.cache import CheckedKVCache, KVCache, Positions, Prompts
+from methods.engine.layer import (
+    Operation,
+    attention,
+    attention_sublayer,
+    merge_heads,
+    mlp_sublayer,
+    rope_angles,
+    rope_frequencies,
+    rotate,
+    split_heads,
+)
+from methods.engine.ledger import Extent, Ledger
+from methods.engine.packing import bind_linear, bind_norm
+from methods.engine.shape import POSITION_OFFSET
+from methods.engine.transformer import Block, Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How weights are held; stands in every record.
+
+    Attributes:
+        dtype: of weights, residual stream and cache.
+        device: where they lie.
+        packed: lay matrices out for the CPU's kernels, by size and number of rows.
+        rows: rows of a batch that the layout is chosen for.
+        checked_cache: refuse to read unwritten slots (tests).
+    """
+
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    packed: bool = True
+    rows: int = 1
+    checked_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundBlock:
+    """One layer's weights as operations (``layer.LayerWeights``), and its K/V part alone."""
+
+    attention_norm: Operation
+    qkv: Operation
+    out: Operation
+    mlp_norm: Operation
+    up: Operation
+    down: Operation
+    kv: Operation
+
+
+class InferenceModel:
+    """A transformer in inference form, with its ledger."""
+
+    def __init__(self, transformer: Transformer, options: Options) -> None:
+        self.shape = shape = transformer.shape
+        self.options = options
+        self.device = torch.device(options.device)
+        self.ledger = Ledger()
+        linear = self._linear
+        with torch.no_grad():
+            self.blocks = [self._bind_block(block) for block in transformer.blocks]  # type: ignore[arg-type]  # ModuleList yields Module
+            self._embedding = self._cast(transformer.embedding.weight)
+            if shape.positions == "learned":
+                table = transformer.position_embedding.weight[POSITION_OFFSET:]
+                self._position_embedding = self._cast(table)
+            else:
+                self._frequencies = rope_frequencies(shape).to(self.device)
+            if shape.projects_embedding:
+                self._project_in = linear(transformer.project_in)
+                self._project_out = linear(transformer.project_out)
+            if shape.final_norm:
+                self._final_norm = bind_norm(transformer.final_norm, self._cast)
+            weight = self._cast(transformer.head_weight)
+            self._lm_head = bind_linear(weight, None, options.packed, options.rows)
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().to(device=self.device, dtype=self.options.dtype).contiguous()
+
+    def _linear(self, module: torch.nn.Linear) -> Operation:
+        bias = None if module.bias is None else self._cast(module.bias)
+        return bind_linear(self._cast(module.weight), bias, self.options.packed, self.options.rows)
+
+    def _bind_block(self, block: Block) -> BoundBlock:
+        queries = self.shape.query_width
+        weight, bias = self._cast(block.qkv.weight), block.qkv.bias
+        kv_bias = None if bias is None else self._cast(bias)[queries:]
+        return BoundBlock(
+            attention_norm=bind_norm(block.attention_norm, self._cast),
+            qkv=self._linear(block.qkv),
+            out=self._linear(block.out),
+            mlp_norm=bind_norm(block.mlp_norm, self._cast),
+            up=self._linear(block.up),
+            down=self._linear(block.down),
+            # A view of the fused matrix: state copying is rare, a packed copy would cost memory.
+            kv=lambda x: functional.linear(x, weight[queries:], kv_bias),
+        )
+
+    def new_cache(self, prompts: Prompts, new_tokens: int) -> KVCache:
+        """An empty cache for the prompts and ``new_tokens`` more positions of each row.
+
+        Raises:
+            ValueError: if a row could run past the model's positions.
+        """
+        longest, limit = max(prompts.lengths), self.shape.max_positions
+        if longest + new_tokens > limit:
+            raise ValueError(
+                f"prompt of {longest} + {new_tokens} new tokens exceeds the {limit} positions"
+            )
+        kind = CheckedKVCache if self.options.checked_cache else KVCache
+        return kind(self.shape, prompts, new_tokens, self.options.dtype)
+
+    def at(self, cache: KVCache, ids: Tensor, slot: int) -> Positions:
+        """Positions of rows that advance together; ``ids`` (B, T), the first at ``slot``."""
+        slots, visible, mask, extent = cache.together(ids, slot)
+        return Positions(ids, slots, visible, mask, self._rope(ids), extent)
+
+    def at_unequal(self, cache: KVCache, ids: Tensor, lengths: list[int]) -> Positions:
+        """Positions of rows that advance unequally; see ``KVCache.unequally``."""
+        slots, visible, mask, extent = cache.unequally(ids, lengths)
+        return Positions(ids, slots, visible, mask, self._rope(ids), extent)
+
+    def _rope(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Cos and sin at ``ids`` (B, T), each (B, 1, T, head_dim); once a step, for all layers."""
+        if self.shape.positions == "learned":
+            return None
+        cos, sin = rope_angles(self._frequencies, ids)
+        return cos[:, None].to(self.options.dtype), sin[:, None].to(self.options.dtype)
+
+    def prefill(self, prompts: Prompts, cache: KVCache, layers: int | None = None) -> Tensor:
+        """Computes the prompts, causal and unmasked, and fills the cache.
+
+        Args:
+            prompts: right-padded rows.
+            cache: written at ``offset[row] + position``, so that all rows end at one slot.
+            layers: run the first ``layers`` only; None for all.
+
+        Returns:
+            The residual stream at each row's last prompt token, (B, 1, D).
+        """
+        extent = cache.prompt_extent
+        ids = torch.arange(prompts.ids.shape[1], device=self.device)[None]
+        rope = self._rope(ids)
+        self.ledger.charge("embed", -1, extent)
+        x = self._embed(prompts.ids, ids)
+        for layer in range(self.shape.num_layers if layers is None else layers):
+
+            def attend(qkv: Tensor, layer: int = layer) -> Tensor:
+                q, kv = self._heads(qkv, rope)
+                cache.write_prompt(layer, kv)
+                return merge_heads(attention(self.shape, q, kv, None, causal=True))
+
+            self.ledger.charge("block", layer, extent)
+            weights = self.blocks[layer]
+            x = mlp_sublayer(
+                weights, self.shape, attention_sublayer(weights, self.shape, x, attend)
+            )
+        if not cache.ragged:
+            return x[:, -1:]
+        last = torch.tensor(prompts.lengths, device=self.device) - 1
+        return x[torch.arange(len(prompts.lengths), device=self.device), last][:, None]
+
+    def embed(self, ids: Tensor, positions: Positions) -> Tensor:
+        """Token and position embedding of new tokens; (B, T) to (B, T, D)."""
+        self.ledger.charge("embed", -1, positions.extent)
+        return self._embed(ids, positions.ids)
+
+    def _embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        x = functional.embedding(ids, self._embedding)
+        if self.shape.projects_embedding:
+            x = self._project_in(x)
+        if self.shape.positions == "learned":
+            x = x + functional.embedding(positions, self._position_embedding)
+        return x
+
+    def block(
+        self,
+        layer: int,
+        x: Tensor,
+        positions: Positions,
+        cache: KVCache,
+        attention: bool = True,
+        mlp: bool = True,
+    ) -> Tensor:
+        """One layer for new tokens, (B, T, D) to (B, T, D); writes their keys and values.
+
+        Args:
+            layer: 0-based index.
+            x: residual stream.
+            positions: where the tokens stand.
+            cache: a query sees its row's slots up to its own.
+            attention: run the attention branch.
+            mlp: run the MLP branch.
+        """
+        weights = self.blocks[layer]
+        part = "block" if attention and mlp else "attention" if attention else "mlp"
+        self.ledger.charge(part, layer, positions.extent)  # type: ignore[arg-type]  # a literal
+        if attention:
+            x = attention_sublayer(weights, self.shape, x, self._attend(layer, positions, cache))
+        return mlp_sublayer(weights, self.shape, x) if mlp else x
+
+    def _attend(self, layer: int, positions: Positions, cache: KVCache) -> Operation:
+        def attend(qkv: Tensor) -> Tensor:
+            q, kv = self._heads(qkv, positions.rope)
+            cache.write(layer, kv, positions)
+            seen = cache.read(layer, positions)
+            return merge_heads(attention(self.shape, q, seen, positions.mask))
+
+        return attend
+
+    def _heads(self, qkv: Tensor, rope: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, T, head_dim) and keys + values (B, 2 kv, T, head_dim)."""
+        heads, num_heads = split_heads(self.shape, qkv), self.shape.num_heads
+        if rope is None:
+            return heads[:, :num_heads], heads[:, num_heads:]
+        keys_end = num_heads + self.shape.num_kv_heads
+        rotated = rotate(heads[:, :keys_end], *rope)
+        kv = torch.cat((rotated[:, num_heads:], heads[:, keys_end:]), dim=1)
+        return rotated[:, :num_heads], kv
+
+    def write_kv(self, layer: int, x: Tensor, positions: Positions, cache: KVCache) -> None:
+        """Writes a layer's keys and values from the residual stream, and nothing else.
+
+        The layer's own norm and projections are used (state copying of early-exit methods).
+        """
+        self.ledger.charge("kv", layer, positions.extent)
+        weights = self.blocks[layer]
+        if self.shape.norm_placement == "pre":
+            x = weights.attention_norm(x)
+        kv = split_heads(self.shape, weights.kv(x))
+        if positions.rope is not None:
+            keys = rotate(kv[:, : self.shape.num_kv_heads], *positions.rope)
+            kv = torch.cat((keys, kv[:, self.shape.num_kv_heads :]), dim=1)
+        cache.write(layer, kv, positions)
+
+    def head(self, x: Tensor, positions: Positions | None = None) -> Tensor:
+        """The one exit head of every layer; (B, T, D) to logits (B, T, V).
+
+        Args:
+            x: residual stream after any layer.
+            positions: of the tokens; None for the prompts' last ones.
+        """
+        rows, new, _ = x.shape
+        extent = positions.extent if positions else Extent(rows, new, 0, None, (0,) * rows)
+        self.ledger.charge("head", -1, extent)
+        if self.shape.final_norm:
+            x = self._final_norm(x)
+        if self.shape.projects_embedding:
+            x = self._project_out(x)
+        return self._lm_head(x)

@@ -1,0 +1,33 @@
+"""Lockstep: the positions of rows that advance together, one token a step.
+
+Apart, because every method without a draft steps so. Not here: what a step computes.
+"""
+
+import torch
+
+from methods.contract import LiveRows
+from methods.engine.cache import KVCache, Positions
+from methods.engine.inference import InferenceModel
+
+
+class Lockstep:
+    """Counts shared slots and each row's own position, from the end of the prompts."""
+
+    def __init__(self, model: InferenceModel, cache: KVCache) -> None:
+        self.model, self.cache = model, cache
+        self.slot = max(cache.lengths)
+        self._ids = torch.tensor(cache.lengths, device=model.device)[:, None] - 1
+
+    def advance(self, live: LiveRows) -> Positions:
+        """The next position of every row.
+
+        A finished row goes on in the shared slot with its position held at its last one, so that
+        it never runs past its prompt and limit; nobody reads what it computes.
+
+        Args:
+            live: (B,) bool, or None if every row advances.
+        """
+        self._ids = self._ids + (1 if live is None else live[:, None])
+        positions = self.model.at(self.cache, self._ids, self.slot)
+        self.slot += 1
+        return positions

@@ -1,0 +1,72 @@
+"""Packing: a linear layer or norm as the leanest operation this device has.
+
+Apart, because layouts and kernels are a matter of the machine, not of the model. On a CPU the
+matrices are laid out once for the kernel that serves their size and number of rows best (measured:
+``docs/measurement.md``). Not here: any change of the numbers; every layout computes the same
+product.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from methods.engine.layer import Operation
+
+# From this many weights on, oneDNN's blocked layout wins over a plain product with several rows;
+# below, its call overhead (some 50 us) outweighs the gain.
+PACK_MIN_WEIGHTS = 256 * 1024
+
+
+def bind_linear(weight: Tensor, bias: Tensor | None, packed: bool, rows: int) -> Operation:
+    """``x -> x @ weight.T + bias`` for weight (out, in).
+
+    Args:
+        weight: the matrix, already cast and placed.
+        bias: (out,) or None.
+        packed: choose a layout by size and rows; on other devices than a CPU it changes nothing.
+        rows: rows of the batches to come.
+    """
+    outputs, inputs = weight.shape
+    if packed and weight.device.type == "cpu" and weight.dtype == torch.float32:
+        if rows == 1 and outputs >= inputs:
+            return _transposed(weight, bias)
+        if rows > 1 and weight.numel() >= PACK_MIN_WEIGHTS:
+            return _blocked(weight, bias, rows)
+    return lambda x: functional.linear(x, weight, bias)
+
+
+def _transposed(weight: Tensor, bias: Tensor | None) -> Operation:
+    """One row times a wide matrix: reading it by input rows streams memory at full rate."""
+    columns = weight.t().contiguous()
+    outputs = weight.shape[0]
+
+    def operation(x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        y = torch.mm(flat, columns) if bias is None else torch.addmm(bias, flat, columns)
+        return y.view(*x.shape[:-1], outputs)
+
+    return operation
+
+
+def _blocked(weight: Tensor, bias: Tensor | None, rows: int) -> Operation:
+    """OneDNN's prepacked linear, the one that inductor uses."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    return lambda x: linear(x, packed, bias, "none", [], "")
+
+
+def bind_norm(norm: nn.Module, cast: Callable[[Tensor], Tensor]) -> Operation:
+    """A LayerNorm or RMSNorm as an operation, its weights cast."""
+    if isinstance(norm, nn.LayerNorm):
+        weight, bias, size, eps = (
+            cast(norm.weight),
+            cast(norm.bias),
+            norm.normalized_shape,
+            norm.eps,
+        )
+        return lambda x: functional.layer_norm(x, size, weight, bias, eps)
+    assert isinstance(norm, nn.RMSNorm), f"no inference form for {type(norm).__name__}"
+    scale, shape, epsilon = cast(norm.weight), list(norm.normalized_shape), norm.eps
+    return lambda x: functional.rms_norm(x, shape, scale, epsilon)

@@ -1,0 +1,1 @@
+"""Launchers for SLURM and the local machine."""

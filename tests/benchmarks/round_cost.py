@@ -1,0 +1,106 @@
+"""What does measuring cost? Ledger, driver and record per Round, in microseconds and as a share.
+
+The bookkeeping is timed by itself: the same number of charges, driver steps, sums and record lines as one
+decode makes, with a method that computes nothing. Wanted: at most 50 us a Round at batch 1, and at most
+5 % of the decode time of the embedded model.
+Run: python tests/benchmarks/round_cost.py [repeats]
+"""
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict
+
+import legs
+import torch
+from rich.console import Console
+
+from bench.decoding import Decoded, StopRule, decode
+from bench.meters.device import CpuDevice
+from bench.schema import Leg
+from methods.contract import Round
+from methods.engine.cache import KVCache, Prompts
+from methods.engine.sampling import Greedy
+from methods.engine.shape import Shape, complete_fields
+from methods.engine.transformer import Transformer
+
+ROUNDS = 48
+
+
+class Bookkeeping:
+    """Charges what a dense step charges, and computes nothing."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def decode(self, model, prompts, limits):
+        cache = KVCache(self.shape, prompts, limits.max_new_tokens, torch.float32)
+        ids = torch.zeros(len(prompts.lengths), 1, dtype=torch.long) + 5
+        charge = model.ledger.charge
+        slot = max(prompts.lengths)
+        for layer in range(self.shape.num_layers):
+            charge("block", layer, cache.prompt_extent)
+        yield Round(ids, self.shape.num_layers)
+        while True:
+            *_, extent = cache.together(ids, slot)
+            slot += 1
+            charge("embed", -1, extent)
+            for layer in range(self.shape.num_layers):
+                charge("block", layer, extent)
+            charge("head", -1, extent)
+            yield Round(ids, self.shape.num_layers)
+
+
+def record(decoded: Decoded) -> str:
+    """The line that the decode leaves in the records."""
+    leg = Leg(
+        ids=decoded.ids,
+        texts=["a text of some words"] * len(decoded.ids),
+        layers=decoded.layers,
+        statistics={},
+        scores={},
+        timings=[decoded.timing],
+        rounds=decoded.rounds,
+        prompt_executed=decoded.prompt_executed,
+        decode_executed=decoded.decode_executed,
+        decode_required=decoded.decode_required,
+    )
+    return json.dumps(asdict(leg))
+
+
+def bookkeeping_s(model, shape: Shape, batch: Prompts) -> float:
+    """Seconds of one decode that computes nothing, its sums and its record."""
+    start = time.perf_counter()
+    done = decode(Bookkeeping(shape), model, batch, StopRule(ROUNDS, (2,)), Greedy(), CpuDevice())
+    record(done)
+    return time.perf_counter() - start
+
+
+def main(repeats: int) -> None:
+    sizes = {"num_layers": 12, "width": 128, "num_heads": 4, "ffn_width": 512, "vocab_size": 768}
+    fields = {"family": "opt", "max_positions": 2048, "eos_token_ids": (2,), **sizes}
+    shape = Shape(**complete_fields(fields))
+    transformer = Transformer(shape).initialise(0)
+    dense = legs.method("dense", shape)
+    console = Console()
+    for rows in (1, 8):
+        model = legs.engine(transformer, rows)
+        batch = Prompts.of([[2, *range(4, 28)]] * rows)
+        times = legs.alternate(
+            {
+                "books": lambda m=model, b=batch: bookkeeping_s(m, shape, b),
+                "decode": lambda m=model, b=batch: legs.decode_s(dense, m, b, ROUNDS),
+            },
+            repeats,
+        )
+        per_round_us = statistics.median(times["books"]) / ROUNDS * 1e6
+        share = legs.ratio(times["books"], times["decode"])[0]
+        console.print(
+            f"batch {rows}: {per_round_us:.1f} us a Round, {100 * share:.1f} % of decoding tiny",
+            highlight=False,
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 21)
