@@ -6,10 +6,10 @@ lie (``bench/store.py``).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
@@ -25,7 +25,10 @@ FORMATS = ("table", "csv", "json")
 # What names a row where a table too wide for the screen goes on below.
 _KEYS = ("run_id", "method")
 # Between two columns, of the box that is used.
-_GAP = 2
+_GAP = 3
+
+# Names, and numbers that say which and not how much.
+_LABELS = {column.name for column in columns.COLUMNS if not column.unit}
 
 Row = Mapping[str, Any]
 
@@ -108,16 +111,17 @@ def _scores(found: Iterable[Row]) -> list[str]:
 
 
 def _frame(found: Sequence[Row]) -> pd.DataFrame:
-    return pd.DataFrame({name: _series([row[name] for row in found]) for name in found[0]})
+    series = {name: [row[name] for row in found] for name in found[0]}
+    return pd.DataFrame({n: pd.Series(each, dtype=_dtype(n, each)) for n, each in series.items()})
 
 
-def _series(values: Sequence[object]) -> "pd.Series[Any]":
+def _dtype(name: str, values: Iterable[object]) -> str:
     known = [value for value in values if value is not None]
-    if known and all(isinstance(value, int) for value in known):
-        return pd.Series(values, dtype="Int64")
-    if known and all(isinstance(value, int | float) for value in known):
-        return pd.Series(values, dtype="float64")
-    return pd.Series(values, dtype="object")
+    if not known:
+        return "object" if name in _LABELS else "float64"
+    if all(isinstance(value, int) for value in known):
+        return "Int64"
+    return "float64" if all(isinstance(value, int | float) for value in known) else "object"
 
 
 def _for_the_eye(found: Sequence[Row], width: int | None) -> str:
@@ -133,16 +137,18 @@ def _for_the_eye(found: Sequence[Row], width: int | None) -> str:
     console = Console(file=buffer, width=sum(_width(each) for each in cells.values()) + _GAP)
     if same:
         text = ", ".join(f"{name}={found[0][name]}" for name in same)
-        buffer.write(f"all runs: {text}\n")
-    for block in _blocks(cells, width):
-        console.print(_table({name: cells[name] for name in block}, found[0]))
+        buffer.write(f"all runs: {text}\n\n")
+    text_columns = {name for name in names if any(isinstance(row[name], str) for row in found)}
+    for index, block in enumerate(_blocks(cells, width)):
+        buffer.write("\n" if index else "")
+        console.print(_table({name: cells[name] for name in block}, text_columns))
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
 def _is_same_label(found: Sequence[Row], name: str) -> bool:
     """Whether a column that is no measurement says the same of all runs."""
-    labels = {column.name for column in columns.COLUMNS if not column.unit} - set(_KEYS)
-    return name in labels and all(row[name] == found[0][name] for row in found)
+    same = all(row[name] == found[0][name] for row in found)
+    return same and name in _LABELS and name not in _KEYS
 
 
 def _blocks(cells: Mapping[str, Sequence[str]], width: int | None) -> list[list[str]]:
@@ -166,11 +172,11 @@ def _width(cells: Iterable[str]) -> int:
     return max(map(cell_len, cells)) + _GAP
 
 
-def _table(cells: Mapping[str, Sequence[str]], example: Row) -> Table:
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False)
+def _table(cells: Mapping[str, Sequence[str]], text_columns: Container[str]) -> Table:
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in cells:
-        is_text = isinstance(example[name], str)
-        shown.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+        justify: Literal["left", "right"] = "left" if name in text_columns else "right"
+        shown.add_column(name, justify=justify, no_wrap=True)
     for row in list(zip(*cells.values(), strict=True))[1:]:
         # As Text: a setting may hold brackets, which rich would read as markup.
         shown.add_row(*map(Text, row))

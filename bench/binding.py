@@ -21,7 +21,7 @@ def bind(kind: type[T], values: Mapping[str, Any], key: str, faults: list[InputE
     Args:
         kind: a dataclass of plain values, optional values, literals, tuples, mappings, dataclasses.
         values: its fields.
-        key: full key of the mapping, for messages.
+        key: full key of the mapping, for messages; empty for the whole.
         faults: gets one entry for each fault.
 
     Returns:
@@ -29,28 +29,30 @@ def bind(kind: type[T], values: Mapping[str, Any], key: str, faults: list[InputE
     """
     hints = get_type_hints(kind)
     known = {field.name: field for field in fields(cast(Any, kind))}
+    prefix = f"{key}." if key else ""
     before = len(faults)
-    for name in values.keys() - known.keys():
+    for name in sorted(values.keys() - known.keys(), key=str):
         near = difflib.get_close_matches(str(name), known)
         faults.append(
             InputError(
-                f"Unknown setting {key}.{name}",
+                f"Unknown setting {prefix}{name}",
                 got=name,
-                allowed=", ".join(known) + (f" (near: {', '.join(near)})" if near else ""),
-                where=f"{key}.{name}",
+                allowed=(", ".join(known) or "none")
+                + (f" (near: {', '.join(near)})" if near else ""),
+                where=f"{prefix}{name}",
             )
         )
     bound: dict[str, Any] = {}
     for name, field in known.items():
         if name in values:
-            bound[name] = _value(hints[name], values[name], f"{key}.{name}", faults)
+            bound[name] = _value(hints[name], values[name], f"{prefix}{name}", faults)
         elif field.default is MISSING and field.default_factory is MISSING:
             faults.append(
                 InputError(
-                    f"Setting {key}.{name} is missing",
+                    f"Setting {prefix}{name} is missing",
                     got="nothing",
                     allowed=_words(hints[name]),
-                    where=f"{key}.{name}",
+                    where=f"{prefix}{name}",
                 )
             )
     return None if len(faults) > before else kind(**bound)
@@ -58,7 +60,7 @@ def bind(kind: type[T], values: Mapping[str, Any], key: str, faults: list[InputE
 
 def _value(kind: Any, value: Any, key: str, faults: list[InputError]) -> Any:  # noqa: ANN401  # any type
     """``value`` as ``kind``, or None with a fault."""
-    origin = get_origin(kind)
+    whole, origin = kind, get_origin(kind)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(kind):
             return None
@@ -77,7 +79,7 @@ def _value(kind: Any, value: Any, key: str, faults: list[InputError]) -> Any:  #
         return float(value) if kind is float else value
     faults.append(
         InputError(
-            f"Setting {key} has a wrong value", got=repr(value), allowed=_words(kind), where=key
+            f"Setting {key} has a wrong value", got=repr(value), allowed=_words(whole), where=key
         )
     )
     return None

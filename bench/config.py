@@ -5,7 +5,7 @@ here: what a setting means to the engine or to a task (their own modules check t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,13 +64,19 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskConfig:
-    """A task, which of its examples, and its own settings."""
+class TaskChoice:
+    """A task, and which of its examples."""
 
     name: str
     split: Literal["train", "validation", "test"]
     limit: int | None
     max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskConfig(TaskChoice):
+    """A task with its own settings, as its own dataclass."""
+
     params: Any
 
 
@@ -136,12 +142,10 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class RunConfig:
-    """One run or training, whole."""
+class PlainConfig:
+    """What is bound as it stands; method and task bring settings of their own."""
 
-    method: MethodConfig
     model: ModelConfig
-    task: TaskConfig
     gpu: GpuConfig
     decode: DecodeConfig
     meter: MeterConfig
@@ -153,15 +157,19 @@ class RunConfig:
     rerun: bool
     verbosity: Literal["quiet", "normal", "debug"]
 
+
+@dataclass(frozen=True, slots=True)
+class RunConfig(PlainConfig):
+    """One run or training, whole."""
+
+    method: MethodConfig
+    task: TaskConfig
+
     @property
     def max_new_tokens(self) -> int:
         """The limit in force: the decode group's, else the task's."""
         limit = self.decode.max_new_tokens
         return self.task.max_new_tokens if limit is None else limit
-
-
-_PLAIN = {"model", "gpu", "decode", "meter", "engine", "tracking", "train"}
-_COMMON_TASK_KEYS = ("name", "split", "limit", "max_new_tokens")
 
 
 def from_mapping(raw: Mapping[str, Any], method_defaults: Mapping[str, Any]) -> RunConfig:
@@ -177,70 +185,16 @@ def from_mapping(raw: Mapping[str, Any], method_defaults: Mapping[str, Any]) -> 
     faults: list[InputError] = []
     values = dict(raw)
     method = _method(values.pop("method", {}), method_defaults, faults)
-    values["method"] = {}
-    task_values = dict(values.get("task", {}))
-    values["task"] = {key: task_values.pop(key) for key in _COMMON_TASK_KEYS if key in task_values}
-    values["task"]["params"] = {}
-    shell = bind(_Shell, values, "config", faults)
-    task_params = _task_params(values["task"].get("name"), task_values, faults)
-    if shell is None or method is None or faults:
-        raise FaultsError(_without_shell_key(faults))
-    task = TaskConfig(**{**values["task"], "params": task_params})
-    config = RunConfig(
-        method=method,
-        task=task,
-        **{name: getattr(shell, name) for name in RunConfig.__slots__ if name not in _BOUND_APART},
-    )
+    task = _task(values.pop("task", {}), faults)
+    plain = bind(PlainConfig, values, "", faults)
+    if method is None or task is None or plain is None:
+        raise FaultsError(faults)
+    bound = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    config = RunConfig(method=method, task=task, **bound)
     _check_numbers(config, faults)
     if faults:
         raise FaultsError(faults)
     return config
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """The common keys of a task; its own ones are bound by its module."""
-
-    name: str
-    split: Literal["train", "validation", "test"]
-    limit: int | None
-    max_new_tokens: int
-    params: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shell:
-    """A configuration before method and task are bound by their own modules."""
-
-    method: Mapping[str, Any]
-    model: ModelConfig
-    task: _Task
-    gpu: GpuConfig
-    decode: DecodeConfig
-    meter: MeterConfig
-    engine: EngineConfig
-    tracking: TrackingConfig
-    train: TrainConfig
-    results_dir: str
-    seed: int
-    rerun: bool
-    verbosity: Literal["quiet", "normal", "debug"]
-
-
-_BOUND_APART = ("method", "task")
-
-
-def _without_shell_key(faults: list[InputError]) -> list[InputError]:
-    """Full keys as a user types them: without the name of the whole."""
-    return [
-        InputError(
-            fault.failed.replace("config.", ""),
-            got=fault.got,
-            allowed=fault.allowed,
-            where=fault.where.removeprefix("config."),
-        )
-        for fault in faults
-    ]
 
 
 def _method(
@@ -266,13 +220,18 @@ def _method(
     return None if params is None else MethodConfig(str(name), params, changed)
 
 
-def _task_params(name: object, values: Mapping[str, Any], faults: list[InputError]) -> object:
+def _task(raw: Mapping[str, Any], faults: list[InputError]) -> TaskConfig | None:
+    common = {field.name for field in fields(TaskChoice)}
+    choice = bind(TaskChoice, {k: v for k, v in raw.items() if k in common}, "task", faults)
     try:
-        module = lookup.find("bench.tasks", str(name), "task")
+        module = lookup.find("bench.tasks", str(raw.get("name")), "task")
     except InputError as error:
         faults.append(error)
         return None
-    return bind(module.Params, values, "task", faults)
+    params = bind(module.Params, {k: v for k, v in raw.items() if k not in common}, "task", faults)
+    if choice is None or params is None:
+        return None
+    return TaskConfig(**asdict(choice), params=params)
 
 
 _AT_LEAST_ONE = (

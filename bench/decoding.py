@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
-from operator import add
+from operator import add, or_
 from typing import Any
 
 import torch
@@ -97,9 +97,8 @@ class Stops:
 
     def _update(self, latest: Round) -> Tensor:
         ids = latest.ids
-        hits = torch.zeros_like(ids, dtype=torch.bool)
-        for stop in self.rule.stop_ids:
-            hits |= ids == stop
+        # No id is negative: under fixed length nothing is hit.
+        hits = reduce(or_, (ids == stop for stop in self.rule.stop_ids or (-1,)))
         if latest.counts is not None:
             hits &= torch.arange(ids.shape[1], device=ids.device) < latest.counts[:, None]
         finished = hits.any(dim=1)

@@ -1,4 +1,4 @@
-"""The Hydra door: composes and checks a configuration, hands it over, and turns refusals into exit codes.
+"""The Hydra door: composes and checks a configuration, hands it over, turns refusals into codes.
 
 Apart, because a DictConfig comes no further than here, and because what a user types is checked
 before anything heavy is imported. Exit codes: 2 for what cannot be run, 1 for a run that is invalid
@@ -90,16 +90,17 @@ def _arguments(given: Sequence[str]) -> list[str]:
     Hydra refuses unknown keys one at a time, and advises to add them. Let through, they come to the
     binding, which tells every fault at once, with its full key and near names.
     """
-    flags = [index for index, argument in enumerate(given) if argument in _SWEEP_FLAGS]
-    sides = flags and [given[: flags[0]], given[flags[0] + 1 :]]
-    if sides and all(any("=" in argument for argument in side) for side in sides):
-        error = InputError(
-            f"Settings stand on both sides of {given[flags[0]]}",
-            got=" ".join(given),
-            allowed=f"{' '.join(sides[0] + sides[1])} {given[flags[0]]}",
-            where="the command line; methods: " + ", ".join(_methods()),
-        )
-        _refuse(error)
+    for index, flag in enumerate(given):
+        before, behind = given[:index], given[index + 1 :]
+        if flag in _SWEEP_FLAGS and "=" in "".join(before) and "=" in "".join(behind):
+            _refuse(
+                InputError(
+                    f"Settings stand on both sides of {flag}",
+                    got=" ".join(given),
+                    allowed=" ".join([*before, *behind, flag]),
+                    where="the command line; methods: " + ", ".join(_methods()),
+                )
+            )
     return [f"++{argument}" if _is_setting(argument) else argument for argument in given]
 
 

@@ -100,18 +100,18 @@ class Attempt:
 
     def write_start(self, start: Start) -> None:
         """Written before the first batch."""
-        _write_json(self.folder / "start.json", plain(start))
+        _write_json(self.folder / "start.json", start)
 
     def append(self, record: BatchRecord) -> None:
         """One line, flushed to disk."""
         with self._batches.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plain(record), ensure_ascii=False) + "\n")
+            file.write(json.dumps(record, default=plain, ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def write_header(self, header: Header) -> None:
         """Written last."""
-        _write_json(self.folder / "header.json", plain(header))
+        _write_json(self.folder / "header.json", header)
 
     def write_failure(self, text: str) -> None:
         """The traceback of a run that failed."""
@@ -179,8 +179,8 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return raw
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
+def _write_json(path: Path, record: Start | Header) -> None:
+    text = json.dumps(record, indent=1, ensure_ascii=False, default=plain)
     _write_whole(path, (text + "\n").encode())
 
 

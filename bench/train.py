@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 from bench import lookup, models, text
@@ -127,7 +134,10 @@ def train(config: RunConfig) -> Path:
             where="+method=NAME",
         )
     output = output_folder(config)
-    if not _begin(config, output):
+    # Of several processes the first one makes the folder, and it alone writes the result.
+    with PartialState(cpu=config.gpu.name == "cpu").main_process_first():
+        begun = _begin(config, output)
+    if not begun:
         return output
     task = lookup.find("bench.tasks", config.task.name, "task").Task(config.task.params)
     transformer, words, base = _starting_point(config, task)
@@ -144,7 +154,8 @@ def train(config: RunConfig) -> Path:
         ) from error
     method = find_method(config.method.name).Method(params, transformer.shape)
     module = TrainingModule(transformer, method)
-    _fit(config, module, TokenData(examples), output)
+    if not _fit(config, module, TokenData(examples), output):
+        return output
     checkpoint.save(transformer, output, getattr(torch, config.train.save_dtype))
     words.tokenizer.save_pretrained(str(output))
     about = {
@@ -233,8 +244,8 @@ def _starting_point(
     return transformer, weights.text(model.tokenizer), base
 
 
-def _fit(config: RunConfig, module: TrainingModule, data: TokenData, output: Path) -> None:
-    """Runs the Trainer, from its last checkpoint if there is one."""
+def _fit(config: RunConfig, module: TrainingModule, data: TokenData, output: Path) -> bool:
+    """Runs the Trainer, from its last checkpoint if there is one; True in the first process."""
     settings = config.train
     set_seed(settings.seed)
     work = output / WORK
@@ -250,12 +261,13 @@ def _fit(config: RunConfig, module: TrainingModule, data: TokenData, output: Pat
         max_grad_norm=settings.max_grad_norm,
         save_steps=settings.save_every_steps,
         save_total_limit=1,
-        logging_steps=50,
+        logging_steps=max(1, min(50, settings.steps // 10)),
         seed=settings.seed,
         bf16=settings.dtype == "bfloat16",
         train_sampling_strategy="group_by_length",
         remove_unused_columns=False,
         dataloader_num_workers=0,
+        dataloader_pin_memory=torch.cuda.is_available(),
         report_to=[],
         disable_tqdm=True,
         use_cpu=config.gpu.name == "cpu",
@@ -269,7 +281,11 @@ def _fit(config: RunConfig, module: TrainingModule, data: TokenData, output: Pat
             data_collator=collate,
             callbacks=[ProgressCallback(module, progress)],
         )
+        # Our progress says the same on one line.
+        trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=last)
+    trainer.accelerator.wait_for_everyone()
+    return trainer.is_world_process_zero()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ Apart, because every method without a draft steps so. Not here: what a step comp
 """
 
 import torch
+from torch import Tensor
 
-from methods.contract import LiveRows
 from methods.engine.cache import KVCache, Positions
 from methods.engine.inference import InferenceModel
 
@@ -18,7 +18,7 @@ class Lockstep:
         self.slot = max(cache.lengths)
         self._ids = torch.tensor(cache.lengths, device=model.device)[:, None] - 1
 
-    def advance(self, live: LiveRows) -> Positions:
+    def advance(self, live: Tensor | None) -> Positions:
         """The next position of every row.
 
         A finished row goes on in the shared slot with its position held at its last one, so that

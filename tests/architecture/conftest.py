@@ -17,7 +17,6 @@ LIGHT_BENCH = frozenset(
         "bench.config",
         "bench.costs",
         "bench.errors",
-        "bench.gate",
         "bench.identity",
         "bench.lookup",
         "bench.meters.clock",

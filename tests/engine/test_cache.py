@@ -228,7 +228,7 @@ def test_the_two_branches_of_a_layer_one_after_the_other_are_the_layer(
     torch.testing.assert_close(
         model.block(2, attended, positions, cache, attention=False), whole, atol=0, rtol=0
     )
-    assert [call.part for call in model.ledger.calls[-3:]] == ["block", "attention", "mlp"]
+    assert [part for part, _, _ in model.ledger.calls[-3:]] == ["block", "attention", "mlp"]
 
 
 def test_a_layer_without_its_attention_is_its_mlp_and_leaves_the_cache_alone(

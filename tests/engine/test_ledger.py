@@ -226,7 +226,7 @@ def test_calls_belong_to_the_round_that_closes_after_them():
     ledger.charge("head", -1, extent)
     ledger.close_round()
     ledger.charge("head", -1, extent)
-    assert [[call.part for call in calls] for calls in ledger.rounds()] == [
+    assert [[part for part, _, _ in calls] for calls in ledger.rounds()] == [
         ["embed"],
         [],
         ["block", "head"],

@@ -1,0 +1,184 @@
+"""What a user types wrong is refused at once, in a few words, before anything heavy is loaded."""
+
+import pytest
+
+from bench import door
+from bench.errors import InputError, InvalidRunError
+from methods.registry import method_names
+
+METHODS = ", ".join(method_names())
+
+# name: (arguments, words that must stand in the refusal)
+REFUSALS = {
+    "no method": ((), ("needs a method", "+method=skipdecode", f"methods: {METHODS}")),
+    "a misspelt method": (
+        ("+method=skipdecod",),
+        ("There is no method", "skipdecod (near: skipdecode)", METHODS),
+    ),
+    "a misspelt group with a plus": (
+        ("+methd=dense",),
+        ("Unknown setting methd", "near: method", "+method=NAME", METHODS),
+    ),
+    "a misspelt group without a plus": (
+        ("methd=dense",),
+        ("Unknown setting methd", "near: method", "+method=NAME"),
+    ),
+    "a misspelt model": (
+        ("+method=dense", "model=tini"),
+        ("There is no model", "tini (near: tiny)", "scratch"),
+    ),
+    "unknown keys and a wrong type at once": (
+        ("+method=dense", "model.chekpoint=x", "nosuch=1", "meter.batch_size=4.7"),
+        ("model.chekpoint", "near: checkpoint", "Unknown setting nosuch", "a whole number"),
+    ),
+    "a key of another method": (
+        ("+method=dense", "method.preset=4x"),
+        ("Unknown setting method.preset", "allowed: none"),
+    ),
+    "a number that is too small": (
+        ("+method=dense", "meter.batch_size=0"),
+        ("meter.batch_size is too small", "1 and up"),
+    ),
+    "settings on both sides of -m": (
+        ("+method=dense", "-m", "seed=1,2"),
+        ("both sides of -m", "+method=dense seed=1,2 -m", METHODS),
+    ),
+    "two methods": (
+        ("+method=dense", "+method=skipdecode"),
+        ("Multiple values for method", "+method=NAME"),
+    ),
+    "a word without =": (("+method=dense", "quick"), ("'quick'", "group.key=value")),
+    "a reference to nothing": (
+        ("+method=dense", "results_dir=${nosuch}"),
+        ("'nosuch' not found", "group.key=value"),
+    ),
+    "no value for a group": (("+method=null",), ("+method=NAME", METHODS)),
+}
+NOISE = ("Traceback", "HYDRA_FULL_ERROR", "Config search path", "provider=", "To append to your")
+
+
+@pytest.fixture(scope="module")
+def no_torch(tmp_path_factory):
+    """An environment in which loading torch or transformers ends the process."""
+    folder = tmp_path_factory.mktemp("poison")
+    for name in ("torch", "transformers"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('{name} was loaded')\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_command_line_is_refused_with_2_and_words(name, call, no_torch, tmp_path):
+    arguments, words = REFUSALS[name]
+    own = () if name in ("no method", "a reference to nothing") else (f"results_dir={tmp_path}",)
+    ended = call(*own, *arguments, **no_torch)
+    assert ended.code == 2, ended.err
+    assert ended.out == ""
+    for word in words:
+        assert word in ended.err
+    for word in NOISE:
+        assert word not in ended.err
+    assert len(ended.err.splitlines()) < 25
+
+
+def test_the_guard_against_torch_works(call, no_torch, tmp_path):
+    ended = call("+method=dense", f"results_dir={tmp_path}", **no_torch)
+    assert "torch was loaded" in ended.err
+    assert ended.code not in (0, 2)
+
+
+def test_training_is_refused_likewise(call, tmp_path):
+    ended = call("+method=skipdecod", f"results_dir={tmp_path}", module="bench.train")
+    assert ended.code == 2
+    assert "near: skipdecode" in ended.err
+    assert "Traceback" not in ended.err
+
+
+# ---- in this process: what the work behind the door raises ----
+
+
+@pytest.fixture
+def enter(monkeypatch, tmp_path, capsys):
+    """``enter(work, *arguments)``: exit code and stderr."""
+
+    def make(work, *arguments):
+        given = ["bench", "+method=dense", f"results_dir={tmp_path}", *arguments]
+        monkeypatch.setattr("sys.argv", given)
+        # The door sets these; here they are to be as before afterwards.
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+        # Hydra's logging set-up would outlive the test, and close our captured stream.
+        monkeypatch.setattr("hydra.core.utils.configure_log", lambda *_: None)
+        try:
+            door._enter(work)
+        except SystemExit as end:
+            return end.code, capsys.readouterr().err
+        return 0, capsys.readouterr().err
+
+    return make
+
+
+def test_work_that_ends_well_ends_with_0(enter):
+    seen = []
+    assert enter(seen.append) == (0, "")
+    assert seen[0].method.name == "dense"
+
+
+def test_bad_input_ends_with_2(enter):
+    def work(config):
+        raise InputError("No tokenizer", got="x", allowed="y", where="model.tokenizer")
+
+    code, err = enter(work)
+    assert code == 2
+    assert err == "No tokenizer\n  got:     x\n  allowed: y\n  where:   model.tokenizer\n"
+
+
+def test_an_invalid_run_ends_with_1(enter):
+    def work(config):
+        raise InvalidRunError("example 7 is not finite")
+
+    assert enter(work) == (1, "example 7 is not finite\n")
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, KeyError])
+def test_a_fault_of_the_suite_is_not_taken_for_a_refusal(kind, enter):
+    def work(config):
+        raise kind("a bug")
+
+    with pytest.raises(kind, match="a bug"):
+        enter(work)
+
+
+def test_a_refused_job_does_not_end_a_sweep(enter):
+    done = []
+
+    def work(config):
+        if config.seed == 1:
+            raise InputError("No seed 1", got=1, allowed="another", where="seed")
+        done.append(config.seed)
+
+    code, err = enter(work, "seed=0,1,2", "-m")
+    assert code == 2
+    assert "No seed 1" in err
+    assert done == [0, 2]
+
+
+SETTINGS = {
+    "seed=1": "++seed=1",
+    "meter.batch_size=4": "++meter.batch_size=4",
+    "meter.batch_size=4,8": "++meter.batch_size=4,8",
+    "model.shape.width=8": "++model.shape.width=8",
+    "model=tiny": "model=tiny",
+    "+method=dense": "+method=dense",
+    "method=dense": "method=dense",
+    "++seed=1": "++seed=1",
+    "~decode": "~decode",
+    "hydra.verbose=true": "hydra.verbose=true",
+    "hydra/launcher=basic": "hydra/launcher=basic",
+    "--cfg": "--cfg",
+    "-m": "-m",
+}
+
+
+@pytest.mark.parametrize("argument", SETTINGS)
+def test_only_settings_are_let_through_hydras_own_check(argument):
+    assert door._arguments([argument]) == [SETTINGS[argument]]
