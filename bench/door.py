@@ -141,12 +141,18 @@ def _bound(raw: DictConfig) -> RunConfig:
     """The frozen configuration of a composed one."""
     values: Any = OmegaConf.to_container(raw, resolve=True)
     if OmegaConf.is_missing(raw.method, "name"):
-        if values.keys() <= {field.name for field in fields(RunConfig)}:
+        unknown = sorted(values.keys() - {field.name for field in fields(RunConfig)})
+        if not unknown:
             _refuse(_USAGE.format(methods=", ".join(_methods())).rstrip())
-        # A misspelt +method= is the likely reason: it is told together with what is missing.
-        values["method"].pop("name")
+        # Hydra takes a misspelt +method= for a new setting.
+        raise InputError(
+            f"Unknown setting {', '.join(unknown)}, and no method",
+            got=" ".join(f"{key}={values[key]}" for key in unknown),
+            allowed=f"+method=NAME; methods: {', '.join(_methods())}",
+            where="the command line",
+        )
     defaults: Any = {}
-    path = CONF / "method" / f"{values['method'].get('name')}.yaml"
+    path = CONF / "method" / f"{values['method']['name']}.yaml"
     if path.exists():
         defaults = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     return from_mapping(values, defaults)

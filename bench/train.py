@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
+from accelerate import PartialState  # type: ignore[import-untyped]  # ships no types
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
@@ -153,8 +153,7 @@ def train(config: RunConfig) -> Path:
             "The method does not fit the model", got=error, allowed="see got", where="method"
         ) from error
     method = find_method(config.method.name).Method(params, transformer.shape)
-    module = TrainingModule(transformer, method)
-    if not _fit(config, module, TokenData(examples), output):
+    if not _fit(config, TrainingModule(transformer, method), TokenData(examples), output):
         return output
     checkpoint.save(transformer, output, getattr(torch, config.train.save_dtype))
     words.tokenizer.save_pretrained(str(output))
@@ -162,7 +161,7 @@ def train(config: RunConfig) -> Path:
         "id": training_id(config),
         "method": config.method.name,
         "settings": asdict(params),
-        "schedule_length": lengths[clock],
+        "schedule_length": getattr(params, "schedule_length", lengths[clock]),
         "task": config.task.name,
         "base": base and {**base, "folder": os.path.relpath(base["folder"], output)},
         "train": asdict(config.train) | {"output": None},

@@ -132,12 +132,10 @@ class Ledger:
                 if part == "mlp" and layers[0] == attended:
                     # The rest of a layer that its attention has already counted.
                     done -= 1
-                for row in rows:
-                    times = len(layers)
-                    if depths is not None and in_layer:
-                        times = min(max(depths[row] - done, 0), times)
-                    own = extent.new if extent.own_new is None else extent.own_new[row]
-                    _add(total, part, times * own, times * own * extent.own_keys[row])
+                times = [len(layers)] * len(rows)
+                if depths is not None and in_layer:
+                    times = [min(max(depths[row] - done, 0), len(layers)) for row in rows]
+                _add(total, part, *_own_part(extent, rows, times))
                 done += len(layers) if in_layer else 0
                 attended = layers[-1] if part == "attention" else -1
             totals.append(Sums(*total))
@@ -155,6 +153,15 @@ def _runs(calls: Sequence[Call]) -> Iterator[tuple[Part, Extent, list[int]]]:
             end += 1
         yield part, extent, layers
         start = end
+
+
+def _own_part(extent: Extent, rows: Sequence[int], times: Sequence[int]) -> tuple[int, int]:
+    """Positions and (query, key) pairs that ``rows`` own, each taken ``times`` of its row."""
+    if extent.own_new is None:
+        own = [count * extent.new for count in times]
+    else:
+        own = [count * extent.own_new[row] for count, row in zip(times, rows, strict=True)]
+    return sum(own), sum(n * extent.own_keys[row] for n, row in zip(own, rows, strict=True))
 
 
 def _add(total: list[int], part: Part, positions: int, pairs: int) -> None:

@@ -53,7 +53,7 @@ def resolve(params: Params, shape: Shape, trained: Mapping[str, Any]) -> Params:
                 f"preset={params.preset} and max_layers={high}, min_layers={low}: allowed one of "
                 "the two; set preset=null to give layers"
             )
-        high, low = preset_budgets(_speedup(params.preset, layers), layers, warmup)
+        high, low = _preset(params.preset, layers, warmup)
     if high is None or low is None:
         raise ValueError(f"max_layers={high}, min_layers={low}: both are needed without a preset")
     if not warmup + 1 <= low <= high <= layers:
@@ -87,11 +87,16 @@ def schedule_of(params: Params, shape: Shape) -> Schedule:
     )
 
 
-def _speedup(preset: str, num_layers: int) -> float:
-    """The number in a preset such as ``2x``."""
+def _preset(preset: str, num_layers: int, warmup_layers: int) -> tuple[int, int]:
+    """Budgets of a preset such as ``2x``; one that this many layers cannot give is refused."""
     matched = re.fullmatch(r"(\d+(?:\.\d+)?)x", preset)
     speedup = float(matched[1]) if matched else 0.0
-    # Below 4/3 the larger budget would have to exceed L.
-    if not 4 / 3 <= speedup <= num_layers:
-        raise ValueError(f"preset={preset}: allowed 1.34x .. {num_layers}x, such as 2x or 4x")
-    return speedup
+    if speedup > 1:
+        high, low = preset_budgets(speedup, num_layers, warmup_layers)
+        if abs((high + low) / 2 - num_layers / speedup) <= 0.5:
+            return high, low
+    most = num_layers / (warmup_layers + 0.5)
+    raise ValueError(
+        f"preset={preset}: allowed a target such as 2x or 4x, from about 1.3x to {most:.1f}x with "
+        f"{num_layers} layers of which {warmup_layers} always run"
+    )

@@ -17,11 +17,11 @@ REFUSALS = {
     ),
     "a misspelt group with a plus": (
         ("+methd=dense",),
-        ("Unknown setting methd", "near: method", "+method=NAME", METHODS),
+        ("Unknown setting methd, and no method", "methd=dense", "+method=NAME", METHODS),
     ),
     "a misspelt group without a plus": (
         ("methd=dense",),
-        ("Unknown setting methd", "near: method", "+method=NAME"),
+        ("Unknown setting methd, and no method", "methd=dense", "+method=NAME"),
     ),
     "a misspelt model": (
         ("+method=dense", "model=tini"),

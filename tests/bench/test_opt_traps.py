@@ -13,7 +13,8 @@ from bench.decoding import StopRule, decode
 from bench.errors import InputError, InvalidRunError
 from bench.meters.device import CpuDevice
 from bench.models import Weights
-from bench.run import prepare, run
+from bench.preparation import prepare
+from bench.run import run
 from bench.tasks import demo
 from methods.engine import checkpoint
 from methods.engine.cache import Prompts

@@ -142,10 +142,10 @@ def test_given_settings_win_over_those_of_the_training(tiny_shape):
         ({"warmup_layers": 12}, ["warmup_layers=12", "0..11"]),
         ({"max_layers": 9}, ["preset=2x", "max_layers=9", "preset=null"]),
         ({"min_layers": 4}, ["preset=2x", "min_layers=4", "preset=null"]),
-        ({"preset": "fast"}, ["preset=fast", "1.34x .. 12x"]),
-        ({"preset": "2"}, ["preset=2", "1.34x .. 12x"]),
-        ({"preset": "1x"}, ["preset=1x", "1.34x .. 12x"]),
-        ({"preset": "13x"}, ["preset=13x", "1.34x .. 12x"]),
+        ({"preset": "fast"}, ["preset=fast", "1.3x to 8.0x", "12 layers"]),
+        ({"preset": "2"}, ["preset=2", "1.3x to 8.0x", "12 layers"]),
+        ({"preset": "1x"}, ["preset=1x", "1.3x to 8.0x", "12 layers"]),
+        ({"preset": "13x"}, ["preset=13x", "1.3x to 8.0x", "12 layers"]),
         ({"preset": None, "max_layers": 8}, ["max_layers=8", "min_layers=None", "both"]),
         ({"preset": None}, ["max_layers=None", "min_layers=None", "both"]),
         (
@@ -251,6 +251,19 @@ def test_cached_decoding_equals_the_teacher_forced_pass_on_the_same_ids(
         span = slice(length - 1, length - 1 + NEW)
         torch.testing.assert_close(found[row], expected[row, span], atol=TOLERANCE, rtol=0)
         assert (found[row] - dense[row, span]).abs().max() > 0.1
+
+
+def test_the_objective_is_the_loss_of_the_target_as_decoding_scores_it(
+    transformer, clock, watch, make_method, make_prompts, make_batch, drive
+):
+    method = make_method("skipdecode", transformer.shape, **FALLING, clock=clock)
+    rows = make_prompts([length + NEW for length in PROMPTS], seed=7)
+    prompts = [row[:length] for row, length in zip(rows, PROMPTS, strict=True)]
+    forced = Forced([row[length:] for row, length in zip(rows, PROMPTS, strict=True)])
+    drive(method, watch(transformer).model, prompts, NEW, forced)
+    expected = -torch.cat(forced.log_probs, dim=1).sum().item()
+    found = method.objective(transformer, make_batch(rows, PROMPTS), 0.0).total.item()
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_teacher_forced_pass_is_the_same_for_a_row_alone(
