@@ -189,6 +189,10 @@ def from_mapping(raw: Mapping[str, Any], method_defaults: Mapping[str, Any]) -> 
     plain = bind(PlainConfig, values, "", faults)
     if method is None or task is None or plain is None:
         raise FaultsError(faults)
+    try:
+        plain.model.configured_shape()
+    except FaultsError as error:
+        faults.extend(error.faults)
     bound = {field.name: getattr(plain, field.name) for field in fields(plain)}
     config = RunConfig(method=method, task=task, **bound)
     _check_numbers(config, faults)

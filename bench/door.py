@@ -3,7 +3,7 @@
 Apart, because a DictConfig comes no further than here, and because what a user types is checked
 before anything heavy is imported. Exit codes: 2 for what cannot be run, 1 for a run that is invalid
 and for a fault of the suite itself, which keeps its traceback. Not here: what a run does
-(``run.py``) or a training (``train.py``).
+(``run.py``) or a training (``training.py``).
 """
 
 import difflib
@@ -165,7 +165,7 @@ def _run(config: RunConfig) -> None:
 
 
 def _train(config: RunConfig) -> None:
-    from bench.train import train
+    from bench.training import train
 
     folder = train(config)
     print(f"trained: {folder}")

@@ -1,6 +1,6 @@
 """A task's training split as ids, and the schedule lengths that follow from it.
 
-Apart from ``train.py``, because a run needs S too, without the Trainer. Not here: evaluation
+Apart from ``training.py``, because a run needs S too, without the Trainer. Not here: evaluation
 prompts (``run.py``).
 """
 

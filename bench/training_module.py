@@ -1,7 +1,7 @@
 """The module that training wraps: a method's objective inside one ``forward``.
 
 Apart, because distributed wrappers see gradients only of what ``forward`` calls. Not here: the loop
-(``train.py``).
+(``training.py``).
 """
 
 from torch import Tensor, nn

@@ -87,9 +87,7 @@ def test_no_import_of_ours_hides_in_a_function_or_a_condition(modules, ours):
         for module in modules.values()
         for found in module.imports
         for name in ours(found)
-        if not found.top
-        and module.name not in IMPORTS_LATE
-        and not types_only(module, found, name)
+        if not found.top and module.name not in IMPORTS_LATE and not types_only(module, found, name)
     ]
     assert faults == [], "\n".join(faults)
 

@@ -25,6 +25,11 @@ class Scripted:
         self.live, self.given, self.closed = [], 0, False
 
     def decode(self, model, prompts, limits):
+        # Held, so that it is not closed by being forgotten.
+        self.generator = self.rounds(model, prompts, limits)
+        return self.generator
+
+    def rounds(self, model, prompts, limits):
         try:
             for latest in self.script:
                 self.work()
@@ -270,11 +275,11 @@ def test_an_error_of_the_method_comes_through():
 
 def test_a_row_with_a_bad_logit_is_named():
     class Poisoned(Scripted):
-        def decode(self, model, prompts, limits):
+        def rounds(self, model, prompts, limits):
             logits = torch.zeros(3, 1, 9)
             logits[1, 0, 4] = torch.nan
             limits.chooser.choose(logits, 0)
-            yield from super().decode(model, prompts, limits)
+            yield from super().rounds(model, prompts, limits)
 
     method, model = Poisoned(one_each([8, 8, 8])), SimpleNamespace(ledger=None)
     prompts = Prompts.of([[EOS]] * 3)
@@ -368,9 +373,9 @@ def test_work_left_over_from_before_is_outside_the_interval(time, kind):
 
 def test_closing_and_counting_are_outside_the_interval(time):
     class SlowToClose(Scripted):
-        def decode(self, model, prompts, limits):
+        def rounds(self, model, prompts, limits):
             try:
-                yield from super().decode(model, prompts, limits)
+                yield from super().rounds(model, prompts, limits)
             finally:
                 time.compute()
 

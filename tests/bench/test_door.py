@@ -1,12 +1,17 @@
 """What a user types wrong is refused at once, in a few words, before anything heavy is loaded."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from bench import door
-from bench.errors import InputError, InvalidRunError
 from methods.registry import method_names
 
 METHODS = ", ".join(method_names())
+ROOT = Path(__file__).resolve().parents[2]
+SWEEP = ("seed=0,1,2", "-m")
 
 # name: (arguments, words that must stand in the refusal)
 REFUSALS = {
@@ -93,73 +98,78 @@ def test_training_is_refused_likewise(call, tmp_path):
     assert "Traceback" not in ended.err
 
 
-# ---- in this process: what the work behind the door raises ----
+# ---- what the work behind the door raises ----
+
+PROCESS = """
+import sys
+from bench import door
+from bench.errors import InputError, InvalidRunError
+
+def work(config):
+    {body}
+
+sys.argv[1:] = ["+method=dense", *sys.argv[1:]]
+door._enter(work)
+"""
 
 
 @pytest.fixture
-def enter(monkeypatch, tmp_path, capsys):
-    """``enter(work, *arguments)``: exit code and stderr."""
+def enter(tmp_path):
+    """``enter(body, *arguments)``: a process whose work, a function of ``config``, is ``body``.
 
-    def make(work, *arguments):
-        given = ["bench", "+method=dense", f"results_dir={tmp_path}", *arguments]
-        monkeypatch.setattr("sys.argv", given)
-        # The door sets these; here they are to be as before afterwards.
-        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-        monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-        # Hydra's logging set-up would outlive the test, and close our captured stream.
-        monkeypatch.setattr("hydra.core.utils.configure_log", lambda *_: None)
-        try:
-            door._enter(work)
-        except SystemExit as end:
-            return end.code, capsys.readouterr().err
-        return 0, capsys.readouterr().err
+    A process of its own: Hydra's logging would outlive the test and flush streams of others.
+    """
+
+    def make(body, *arguments):
+        code = PROCESS.format(body=body)
+        command = [sys.executable, "-c", code, f"results_dir={tmp_path}", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     return make
 
 
 def test_work_that_ends_well_ends_with_0(enter):
-    seen = []
-    assert enter(seen.append) == (0, "")
-    assert seen[0].method.name == "dense"
+    ended = enter("print(config.method.name, config.seed)", "seed=3")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "dense 3\n", "")
 
 
 def test_bad_input_ends_with_2(enter):
-    def work(config):
-        raise InputError("No tokenizer", got="x", allowed="y", where="model.tokenizer")
-
-    code, err = enter(work)
-    assert code == 2
-    assert err == "No tokenizer\n  got:     x\n  allowed: y\n  where:   model.tokenizer\n"
+    ended = enter('raise InputError("No tokenizer", got="x", allowed="y", where="model.tokenizer")')
+    assert ended.returncode == 2
+    assert ended.stderr == "No tokenizer\n  got:     x\n  allowed: y\n  where:   model.tokenizer\n"
 
 
 def test_an_invalid_run_ends_with_1(enter):
-    def work(config):
-        raise InvalidRunError("example 7 is not finite")
-
-    assert enter(work) == (1, "example 7 is not finite\n")
+    ended = enter('raise InvalidRunError("example 7 is not finite")')
+    assert (ended.returncode, ended.stderr) == (1, "example 7 is not finite\n")
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, ValueError, KeyError])
-def test_a_fault_of_the_suite_is_not_taken_for_a_refusal(kind, enter):
-    def work(config):
-        raise kind("a bug")
-
-    with pytest.raises(kind, match="a bug"):
-        enter(work)
+@pytest.mark.parametrize("kind", ["RuntimeError", "ValueError", "KeyError"])
+def test_a_fault_of_the_suite_keeps_its_traceback_and_ends_with_1(kind, enter):
+    ended = enter(f'raise {kind}("a bug")')
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr
+    assert "line 7, in work" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(f"{kind}: ")
 
 
 def test_a_refused_job_does_not_end_a_sweep(enter):
-    done = []
+    refuse = 'raise InputError("No seed 1", got=1, allowed="another", where="seed")'
+    ended = enter(f"print('seed', config.seed) if config.seed != 1 else exec({refuse!r})", *SWEEP)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("No seed 1\n")
+    assert [line for line in ended.stdout.splitlines() if line.startswith("seed")] == [
+        "seed 0",
+        "seed 2",
+    ]
 
-    def work(config):
-        if config.seed == 1:
-            raise InputError("No seed 1", got=1, allowed="another", where="seed")
-        done.append(config.seed)
 
-    code, err = enter(work, "seed=0,1,2", "-m")
-    assert code == 2
-    assert "No seed 1" in err
-    assert done == [0, 2]
+def test_a_faulty_job_does_not_end_a_sweep_either(enter):
+    ended = enter("print('seed', config.seed, 6 // (config.seed - 1))", *SWEEP)
+    assert ended.returncode == 1
+    assert "ZeroDivisionError" in ended.stderr
+    assert "seed 0 -6" in ended.stdout
+    assert "seed 2 6" in ended.stdout
 
 
 SETTINGS = {

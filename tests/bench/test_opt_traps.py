@@ -60,7 +60,11 @@ def plain_tokenizer(shape):
     return text.train_tokenizer(LINES, shape)
 
 
-def _adds_bos_itself(tokenizer):
+TEMPLATES = {"BOS": "</s> $A", "BOS and EOS": "</s> $A </s>", "marks of its own": "<s> $A <s>"}
+
+
+def _adding(tokenizer, template):
+    """The same tokenizer with a will of its own."""
     own = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
         bos_token="</s>",
@@ -68,18 +72,20 @@ def _adds_bos_itself(tokenizer):
         pad_token="<pad>",
     )
     own.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="</s> $A", special_tokens=[("</s>", EOS)]
+        single=template, special_tokens=[("</s>", EOS), ("<s>", 0)]
     )
-    assert own.encode("e e")[:2] != own.encode("e e", add_special_tokens=False)[:2]
+    assert own.encode("e e")[0] in (0, EOS)
     return own
 
 
-@pytest.fixture(params=["adds nothing itself", "adds BOS itself", "read from a folder"])
+@pytest.fixture(params=["nothing", *TEMPLATES, "BOS, in a folder"])
 def words(request, plain_tokenizer, shape, tmp_path):
-    if request.param == "adds nothing itself":
+    """Tokenizers that add different things by themselves."""
+    name, _, folder = request.param.partition(", ")
+    if name == "nothing":
         return text.Text(plain_tokenizer, shape)
-    own = _adds_bos_itself(plain_tokenizer)
-    if request.param == "adds BOS itself":
+    own = _adding(plain_tokenizer, TEMPLATES[name])
+    if not folder:
         return text.Text(own, shape)
     own.save_pretrained(str(tmp_path))
     return text.load(tmp_path, shape)
@@ -89,11 +95,12 @@ PROMPTS = ["e e e", "", "</s>", "</s>e e</s>", "a </s> b", "<pad>e", "<s>e", "é
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_a_prompt_has_exactly_one_bos_and_it_is_first(prompt, words):
+def test_a_prompt_has_exactly_one_bos_and_it_is_first(prompt, words, plain_tokenizer):
     ids = words.prompt(prompt)
     assert ids[0] == EOS
     assert ids.count(EOS) == 1
-    assert 1 not in ids
+    bare = plain_tokenizer.encode(prompt, add_special_tokens=False)
+    assert ids[1:] == [token for token in bare if token not in (1, EOS)]
 
 
 @pytest.mark.parametrize("target", PROMPTS)

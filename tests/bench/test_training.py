@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench import text, train
+from bench import text
+from bench import training as train
 from bench.errors import InputError
 from bench.examples import Tokens, schedule_lengths
 from bench.tasks import demo

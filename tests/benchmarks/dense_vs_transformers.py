@@ -66,9 +66,9 @@ def main(repeats: int) -> None:
                 batch = legs.prompts(rows, equal=equal)
                 times = legs.alternate(
                     {
-                        "theirs": lambda b=batch: generate_s(theirs, b),
-                        "ours": lambda b=batch, m=ours: legs.decode_s(
-                            dense, m, b, legs.NEW_TOKENS
+                        "theirs": lambda b=batch, m=theirs: generate_s(m, b),
+                        "ours": lambda b=batch, m=ours, d=dense: legs.decode_s(
+                            d, m, b, legs.NEW_TOKENS
                         ),
                     },
                     repeats,

@@ -1,7 +1,7 @@
 """Legs of a benchmark: shapes, models and alternating timing, shared by the scripts of this folder.
 
-Ratios of legs that alternate in one process are what these scripts print; absolute times on a shared
-machine mean nothing. Not here: tests (they never check a time).
+Ratios of legs that alternate in one process are what these scripts print; absolute times on a
+shared machine mean nothing. Not here: tests (they never check a time).
 """
 
 import statistics

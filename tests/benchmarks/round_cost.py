@@ -1,9 +1,9 @@
 """What does measuring cost? Ledger, driver and record per Round, in microseconds and as a share.
 
-The bookkeeping is timed by itself: the same number of charges, driver steps, sums and record lines as one
-decode makes, with a method that computes nothing. Wanted: at most 50 us a Round at batch 1, and at most
-5 % of the decode time of the embedded model.
-Run: python tests/benchmarks/round_cost.py [repeats]
+The bookkeeping is timed by itself: the same number of charges, driver steps, sums and record
+lines as one decode makes, with a method that computes nothing. Wanted: at most 50 us a Round at
+batch 1, and at most 5 % of the decode time of the embedded model. Run: python
+tests/benchmarks/round_cost.py [repeats]
 """
 
 import json

@@ -32,9 +32,7 @@ def main(repeats: int) -> None:
         model = legs.engine(transformer, rows)
         batch = legs.prompts(rows, equal=True)
         for preset in ("2x", "4x"):
-            skip = legs.method(
-                "skipdecode", shape, preset=preset, schedule_length=legs.NEW_TOKENS
-            )
+            skip = legs.method("skipdecode", shape, preset=preset, schedule_length=legs.NEW_TOKENS)
             promise = executed(dense, model, batch) / executed(skip, model, batch)
             times = legs.alternate(
                 {
