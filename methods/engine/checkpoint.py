@@ -113,6 +113,8 @@ def save(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> 
     config = config_of_shape(model.shape, str(stored).removeprefix("torch."))
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, str(folder / SINGLE), metadata={"format": "pt"})
+    # The library writes for the owner alone; a checkpoint is shared like its other files.
+    (folder / SINGLE).chmod((folder / "config.json").stat().st_mode)
 
 
 def tensor_names(shape: Shape) -> Iterator[tuple[str, tuple[str, ...]]]:
