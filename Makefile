@@ -33,9 +33,9 @@ TINY := model=scratch task=demo model.shape.vocab_size=768 model.shape.max_posit
 	train.batch_size=32 train.save_dtype=bfloat16
 
 tiny: setup  ## trains the embedded model again (half an hour; see CHANGELOG before replacing it)
-	$(PY) -m bench.train +method=dense $(TINY) train.steps=2500 train.learning_rate=2e-3 \
+	$(PY) -m bench.train +method=dense $(TINY) train.steps=2500 train.lr=2e-3 \
 		train.warmup_steps=200 train.output=bench/embedded/tiny/dense rerun=true
-	$(PY) -m bench.train +method=skipdecode $(TINY) train.steps=1000 train.learning_rate=1e-3 \
+	$(PY) -m bench.train +method=skipdecode $(TINY) train.steps=1000 train.lr=1e-3 \
 		model.checkpoint=bench/embedded/tiny/dense train.output=bench/embedded/tiny/skipdecode rerun=true
 
 clean:  ## caches and build leftovers; keeps .venv and results

@@ -130,7 +130,7 @@ class TrainConfig:
     steps: int
     batch_size: int
     accumulate: int
-    learning_rate: float
+    lr: float
     warmup_steps: int
     weight_decay: float
     max_grad_norm: float

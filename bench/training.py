@@ -253,7 +253,7 @@ def _fit(config: RunConfig, module: TrainingModule, data: TokenData, output: Pat
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.accumulate,
-        learning_rate=settings.learning_rate,
+        learning_rate=settings.lr,
         lr_scheduler_type="cosine",
         warmup_steps=settings.warmup_steps,
         weight_decay=settings.weight_decay,

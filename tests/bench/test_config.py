@@ -132,7 +132,7 @@ WRONG = {
     "a number for true or false": ("rerun", 1),
     "a number for a text": ("results_dir", 3),
     "nothing for a whole number": ("meter.warmups", None),
-    "true for a number": ("train.learning_rate", True),
+    "true for a number": ("train.lr", True),
     "a list for a text": ("gpu.name", ["cpu"]),
     "a word that is no choice": ("decode.length", "until_eod"),
     "a number for a choice": ("engine.dtype", 32),
@@ -155,8 +155,8 @@ def test_a_wrong_value_is_refused_with_what_was_got_and_what_is_allowed(name, va
 
 
 def test_a_whole_number_does_for_a_number(values, bound):
-    config = bound(changed(values, "train.learning_rate", 1))
-    assert isinstance(config.train.learning_rate, float)
+    config = bound(changed(values, "train.lr", 1))
+    assert isinstance(config.train.lr, float)
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,7 @@ def test_a_folder_of_other_things_is_not_touched(training, tmp_path):
 
 
 def test_a_second_training_starts_from_the_first_and_names_it(trained, training):
-    settings = ("model.checkpoint=" + str(trained), "train.steps=1", "train.learning_rate=1e-6")
+    settings = ("model.checkpoint=" + str(trained), "train.steps=1", "train.lr=1e-6")
     folder = train.train(training("dense", "next", *settings))
     base = json.loads((folder / "skipbench.json").read_text())["base"]
     assert (folder / base["folder"]).resolve() == trained

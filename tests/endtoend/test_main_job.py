@@ -57,7 +57,7 @@ def call(module, *arguments):
 def checkpoints(tmp_path_factory):
     """A dense model, and one trained from it for SkipDecode."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    recipe = ("train.batch_size=16", "train.warmup_steps=2", "train.learning_rate=1e-2")
+    recipe = ("train.batch_size=16", "train.warmup_steps=2", "train.lr=1e-2")
     given = (*MODEL, *recipe, f"results_dir={folder / 'runs'}")
     dense, own = folder / "dense", folder / "skipdecode"
     call("bench.train", "+method=dense", *given, "train.steps=40", f"train.output={dense}")
