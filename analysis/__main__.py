@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from analysis import runs
+from analysis import runs, selection
 from bench.errors import InputError, SkipbenchError
 
 USAGE_EXIT = 2
@@ -20,6 +20,8 @@ _ABOUT = """Tables from the records of runs; needs neither a GPU nor torch.
   python -m analysis runs                                 what has been run, for the eye
   python -m analysis runs --format csv --out runs.csv     every column, every digit
   python -m analysis runs --results DIR DIR --format json runs of several folders
+  python -m analysis runs --where 'method==skipdecode' --where 'speedup>1.5'
+  python -m analysis runs --group seed --columns method,seeds,speedup,speedup.sd
 """
 
 _ABOUT_RUNS = """One row a run: its newest complete attempt, or its newest if none is complete.
@@ -27,7 +29,8 @@ _ABOUT_RUNS = """One row a run: its newest complete attempt, or its newest if no
 table leaves out columns that are empty in all rows and shows few digits; csv and json hold every
 column in full. Empty (null in json) means not known or not applicable, never 0. status is done,
 running, stopped (the same command resumes it) or failed (its folder holds failure.txt).
-docs/results.md has the unit and meaning of every column.
+What is empty meets no condition, but NAME== (is empty) and NAME!= (is not). Rows are chosen first,
+then grouped, then columns are picked. docs/results.md has the unit and meaning of every column.
 """
 
 
@@ -38,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(
             "The command line cannot be read",
             got=message,
-            allowed=self.format_usage().removeprefix("usage: ").strip(),
+            allowed=" ".join(self.format_usage().removeprefix("usage: ").split()),
             where=f"{self.prog} --help",
         )
 
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.command is None:
             sys.stderr.write(_ABOUT)
             return USAGE_EXIT
-        _runs(chosen.results, chosen.format, chosen.out)
+        _write(_runs(chosen), chosen.out)
     except SkipbenchError as error:
         sys.stderr.write(f"{error}\n")
         return USAGE_EXIT
@@ -65,6 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     of_runs = commands.add_parser(
         "runs", help="one row a run", description=_ABOUT_RUNS, formatter_class=raw
     )
+    _add_options(of_runs)
+    return parser
+
+
+def _add_options(of_runs: argparse.ArgumentParser) -> None:
     of_runs.add_argument(
         "--results",
         nargs="+",
@@ -80,14 +88,49 @@ def _parser() -> argparse.ArgumentParser:
         help=f"{', '.join(runs.FORMATS)} (default: {runs.FORMATS[0]})",
     )
     of_runs.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="'NAME OP VALUE'",
+        help="only rows that meet this, OP one of == != < <= > >=; may be repeated",
+    )
+    of_runs.add_argument(
+        "--attempts",
+        choices=("newest", "all"),
+        default="newest",
+        help="of each run (default: newest)",
+    )
+    of_runs.add_argument(
+        "--group",
+        choices=("seed",),
+        help="one row for runs that are equal but for this: means, NAME.sd, and how many",
+    )
+    of_runs.add_argument("--columns", metavar="A,B", help="only these columns, in this order")
+    of_runs.add_argument(
         "--out", type=Path, metavar="FILE", help="write here instead of to the screen"
     )
-    return parser
 
 
-def _runs(results: Sequence[Path], form: str, out: Path | None) -> None:
-    to_screen = out is None and sys.stdout.isatty()
-    text = runs.rendered(runs.rows(results), form, Console().width if to_screen else None)
+def _runs(chosen: argparse.Namespace) -> str:
+    every, by_seed = chosen.attempts == "all", chosen.group == "seed"
+    found = runs.rows(chosen.results, every=every, settings=by_seed)
+    names = [name for name in found[0] if name != runs.SETTINGS]
+    found = selection.where(found, chosen.where)
+    if by_seed:
+        found, names = selection.grouped(found), selection.grouped_names(names)
+    if chosen.columns:
+        names = selection.picked(names, chosen.columns)
+    to_screen = chosen.out is None and sys.stdout.isatty()
+    return runs.rendered(
+        found,
+        chosen.format,
+        Console().width if to_screen else None,
+        names=names,
+        as_named=bool(chosen.columns),
+    )
+
+
+def _write(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text)
         return

@@ -6,7 +6,7 @@ faults of a mapping are gathered, each with its full key. Not here: omegaconf.
 
 import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -31,17 +31,7 @@ def bind(kind: type[T], values: Mapping[str, Any], key: str, faults: list[InputE
     known = {field.name: field for field in fields(cast(Any, kind))}
     prefix = f"{key}." if key else ""
     before = len(faults)
-    for name in sorted(values.keys() - known.keys(), key=str):
-        near = difflib.get_close_matches(str(name), known)
-        faults.append(
-            InputError(
-                f"Unknown setting {prefix}{name}",
-                got=name,
-                allowed=(", ".join(known) or "none")
-                + (f" (near: {', '.join(near)})" if near else ""),
-                where=f"{prefix}{name}",
-            )
-        )
+    faults += [unknown(f"{prefix}{name}", known) for name in others(values, known)]
     bound: dict[str, Any] = {}
     for name, field in known.items():
         if name in values:
@@ -56,6 +46,19 @@ def bind(kind: type[T], values: Mapping[str, Any], key: str, faults: list[InputE
                 )
             )
     return None if len(faults) > before else kind(**bound)
+
+
+def unknown(key: str, known: Iterable[str]) -> InputError:
+    """The refusal of a full key whose last part is none of the known names."""
+    name, names = key.rpartition(".")[2], list(known)
+    near = difflib.get_close_matches(name, names)
+    allowed = (", ".join(names) or "none") + (f" (near: {', '.join(near)})" if near else "")
+    return InputError(f"Unknown setting {key}", got=name, allowed=allowed, where=key)
+
+
+def others(values: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+    """Keys that are none of the known names, sorted."""
+    return sorted(values.keys() - set(known), key=str)
 
 
 def _value(kind: Any, value: Any, key: str, faults: list[InputError]) -> Any:  # noqa: ANN401  # any type

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench import lookup
-from bench.binding import bind
+from bench.binding import bind, others, unknown
 from bench.errors import FaultsError, InputError
 from methods.contract import ParamsModule
-from methods.engine.shape import Shape, complete_fields
+from methods.engine.shape import FAMILY_FIELDS, Shape, complete_fields
 from methods.registry import UnknownMethodError, find_params
 
 ROOT = Path(__file__).resolve().parent.parent
 # The reference that speed-ups and quality are measured against.
 DENSE = "dense"
+Action = Literal["run", "plan", "check", "list", "prefetch", "pin", "doctor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,13 @@ class ModelConfig:
             FaultsError: for unknown, missing or wrong fields.
         """
         faults: list[InputError] = []
+        family = self.shape.get("family")
+        if family not in FAMILY_FIELDS:
+            # Alone, for without a family almost every other field would be missing.
+            allowed = ", ".join(FAMILY_FIELDS)
+            where = "model.shape.family"
+            fault = InputError("There is no such family", got=family, allowed=allowed, where=where)
+            raise FaultsError([fault])
         shape = bind(Shape, complete_fields(self.shape), "model.shape", faults)
         if shape is None:
             raise FaultsError(faults)
@@ -142,6 +150,13 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """How the runs of a sweep are started."""
+
+    fail_fast: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlainConfig:
     """What is bound as it stands; method and task bring settings of their own."""
 
@@ -152,6 +167,8 @@ class PlainConfig:
     engine: EngineConfig
     tracking: TrackingConfig
     train: TrainConfig
+    launch: LaunchConfig
+    action: Action
     results_dir: str
     seed: int
     rerun: bool
@@ -183,7 +200,9 @@ def from_mapping(raw: Mapping[str, Any], method_defaults: Mapping[str, Any]) -> 
         FaultsError: with every fault that was found.
     """
     faults: list[InputError] = []
-    values = dict(raw)
+    known = [field.name for field in fields(RunConfig)]
+    faults += [unknown(name, known) for name in others(raw, known)]
+    values = {name: value for name, value in raw.items() if name in known}
     method = _method(values.pop("method", {}), method_defaults, faults)
     task = _task(values.pop("task", {}), faults)
     plain = bind(PlainConfig, values, "", faults)
@@ -225,14 +244,16 @@ def _method(
 
 
 def _task(raw: Mapping[str, Any], faults: list[InputError]) -> TaskConfig | None:
-    common = {field.name for field in fields(TaskChoice)}
+    common = [field.name for field in fields(TaskChoice)]
     choice = bind(TaskChoice, {k: v for k, v in raw.items() if k in common}, "task", faults)
     try:
         module = lookup.find("bench.tasks", str(raw.get("name")), "task")
     except InputError as error:
         faults.append(error)
         return None
-    params = bind(module.Params, {k: v for k, v in raw.items() if k not in common}, "task", faults)
+    own = [field.name for field in fields(module.Params)]
+    faults += [unknown(f"task.{key}", [*common, *own]) for key in others(raw, [*common, *own])]
+    params = bind(module.Params, {k: v for k, v in raw.items() if k in own}, "task", faults)
     if choice is None or params is None:
         return None
     return TaskConfig(**asdict(choice), params=params)

@@ -2,46 +2,44 @@
 
 Apart, because a DictConfig comes no further than here, and because what a user types is checked
 before anything heavy is imported. Exit codes: 2 for what cannot be run, 1 for a run that is invalid
-and for a fault of the suite itself, which keeps its traceback. Not here: what a run does
-(``run.py``) or a training (``training.py``).
+and for a fault of the suite itself, which keeps its traceback. Not here: how arguments are read
+(``command_line.py``), what a run does (``run.py``), a training (``training.py``), a sweep
+(``slurm/launcher.py``).
 """
 
 import difflib
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, NoReturn
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn, get_args
 
 import hydra
-from hydra.errors import HydraException, MissingConfigException
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.config import ROOT, RunConfig, from_mapping
+from bench import command_line, usage
+from bench.config import DENSE, ROOT, Action, RunConfig, from_mapping
 from bench.errors import InputError, InvalidRunError, SkipbenchError
+from slurm import hydra_plugin
 
 CONF = ROOT / "conf"
 USAGE_EXIT, INVALID_EXIT = 2, 1
 
-_USAGE = """python -m bench needs a method.
-
-  python -m bench +method=skipdecode                    the embedded model, on this machine
-  python -m bench +method=dense task=e2e task.data_dir=DIR
-  python -m bench +method=skipdecode method.preset=4x meter.batch_size=1
-  python -m bench.train +method=dense model=scratch     (the same settings, to train)
-
-methods: {methods}
-Every setting is explained in the files of conf/; group=choice and group.key=value change them.
-"""
-_SETTING = re.compile(r"([a-z]\w*)(\.\w+)*=")
-_SWEEP_FLAGS = {"-m", "--multirun"}
+_HELP_FLAGS = {"-h", "--help"}
+_ACTIONS: tuple[str, ...] = get_args(Action)
+# These look at files and folders, not at one method's run.
+_WITHOUT_METHOD = {"list", "prefetch", "pin", "doctor"}
+_MISSING = "???"
 
 
 def main() -> None:
     """``python -m bench``."""
-    _enter(_run)
+    _enter(_act, _plan)
 
 
 def train_main() -> None:
@@ -49,122 +47,197 @@ def train_main() -> None:
     _enter(_train)
 
 
-def _enter(work: Callable[[RunConfig], None]) -> None:
+class Entry:
+    """What Hydra calls for a single job, and our launchers for the jobs of a sweep.
+
+    Args:
+        work: does what a configuration says.
+        plan: finds a run's id; None where nothing can be planned.
+
+    Attributes:
+        entered: whether Hydra has done its part: from then on its errors are faults of the suite.
+        exits: exit codes of refusals that were already told.
+    """
+
+    def __init__(
+        self, work: Callable[[RunConfig], None], plan: Callable[[RunConfig], str] | None
+    ) -> None:
+        self._work, self._plan = work, plan
+        self.entered = False
+        self.exits: list[int] = []
+
+    def __call__(self, raw: DictConfig) -> None:
+        """A single job."""
+        self.entered = True
+        try:
+            config = self.bind(_plain(raw))
+            if config.action == "run":
+                # What a plan refuses needs no torch to be imported; a sweep is planned whole.
+                self.plan(config)
+            self.run(config)
+        except SkipbenchError as error:
+            self.tell(error)
+
+    def tell(self, error: SkipbenchError) -> None:
+        """Tells a refusal, and notes its exit code."""
+        sys.stderr.write(f"{error}\n")
+        self.exits.append(INVALID_EXIT if isinstance(error, InvalidRunError) else USAGE_EXIT)
+
+    def bind(self, values: Mapping[str, Any]) -> RunConfig:
+        """The frozen configuration of composed values.
+
+        Raises:
+            SkipbenchError: with everything that is wrong with them.
+        """
+        return _bound(dict(values))
+
+    def plan(self, config: RunConfig) -> str | None:
+        """The run's id, without torch."""
+        return None if self._plan is None else self._plan(config)
+
+    def run(self, config: RunConfig) -> None:
+        """Does what the configuration says."""
+        self._work(config)
+
+    def in_words(self, error: Exception) -> SkipbenchError:
+        """What Hydra found wrong with a command line."""
+        return command_line.in_our_words(error)
+
+
+def _enter(
+    work: Callable[[RunConfig], None], plan: Callable[[RunConfig], str] | None = None
+) -> None:
     """Runs Hydra on the command line, and ``work`` on what it composes."""
+    if _HELP_FLAGS & set(sys.argv[1:]):
+        print(usage.page())
+        return
     # Tokenizer threads and a later fork do not go together, and the library says so at length.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Hydra then hands its errors on; it would print them with its search path and end with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    entered = False
-    exits: list[int] = []
-
-    def task(raw: DictConfig) -> None:
-        nonlocal entered
-        entered = True
-        try:
-            work(_bound(raw))
-        except SkipbenchError as error:
-            # Told and noted, not raised, so that the other jobs of a sweep run.
-            sys.stderr.write(f"{error}\n")
-            exits.append(INVALID_EXIT if isinstance(error, InvalidRunError) else USAGE_EXIT)
-
-    sys.argv[1:] = _arguments(sys.argv[1:])
+    hydra_plugin.register()
+    entry = Entry(work, plan)
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(task)()
+        sys.argv[1:] = command_line.arguments(sys.argv[1:])
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(entry)()
+    except SkipbenchError as error:
+        entry.tell(error)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        if entered:
+        if entry.entered:
             raise
-        _refuse(_in_our_words(error))
-    if exits:
-        sys.exit(min(exits))
+        entry.tell(command_line.in_our_words(error))
+    if entry.exits:
+        sys.exit(min(entry.exits))
 
 
-def _refuse(text: object) -> NoReturn:
-    sys.stderr.write(f"{text}\n")
-    sys.exit(USAGE_EXIT)
+def _plain(raw: DictConfig) -> dict[str, Any]:
+    """A composed configuration without omegaconf, its references resolved."""
+    try:
+        values: Any = OmegaConf.to_container(raw, resolve=True)
+    except OmegaConfBaseException as error:
+        raise command_line.in_our_words(error) from error
+    return dict(values)
 
 
-def _arguments(given: Sequence[str]) -> list[str]:
-    """The command line as Hydra gets it: each setting may be new to it.
-
-    Hydra refuses unknown keys one at a time, and advises to add them. Let through, they come to the
-    binding, which tells every fault at once, with its full key and near names.
-    """
-    for index, flag in enumerate(given):
-        before, behind = given[:index], given[index + 1 :]
-        if flag in _SWEEP_FLAGS and "=" in "".join(before) and "=" in "".join(behind):
-            _refuse(
-                InputError(
-                    f"Settings stand on both sides of {flag}",
-                    got=" ".join(given),
-                    allowed=" ".join([*before, *behind, flag]),
-                    where="the command line; methods: " + ", ".join(_methods()),
-                )
-            )
-    return [f"++{argument}" if _is_setting(argument) else argument for argument in given]
-
-
-def _is_setting(argument: str) -> bool:
-    """Whether an argument sets a value of ours, rather than choose a file of a group."""
-    matched = _SETTING.match(argument)
-    if matched is None or matched[1] == "hydra":
-        return False
-    return matched[2] is not None or not (CONF / matched[1]).is_dir()
-
-
-def _in_our_words(error: Exception) -> object:
-    """What Hydra found wrong with a command line."""
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
-        near = difflib.get_close_matches(choice, error.options)
-        return InputError(
-            f"There is no {group} of this name",
-            got=f"{choice} (near: {', '.join(near)})" if near else choice,
-            allowed=", ".join(error.options),
-            where=f"+{group}=NAME; each is one file in conf/{group}/",
+def _bound(values: dict[str, Any]) -> RunConfig:
+    """The frozen configuration of composed values."""
+    _check_action(values.get("action"))
+    method = values.get("method")
+    if isinstance(method, dict) and method.get("name") == _MISSING:
+        if values.get("action") in _WITHOUT_METHOD:
+            values["method"] = {"name": DENSE}
+        else:
+            _refuse_without_method(values)
+    elif not isinstance(method, dict):
+        raise InputError(
+            "method has a wrong value",
+            got=method,
+            allowed="+method=NAME; methods: " + ", ".join(usage.methods()),
+            where="the command line",
         )
-    return InputError(
-        "The command line cannot be understood",
-        got=str(error).split("\nConfig search path")[0].strip(),
-        allowed="+method=NAME group=choice group.key=value, and -m for sweeps",
-        where="the command line; methods: " + ", ".join(_methods()),
+    return from_mapping(values, _method_defaults(str(values["method"].get("name"))))
+
+
+def _check_action(action: object) -> None:
+    if action not in _ACTIONS:
+        near = difflib.get_close_matches(str(action), _ACTIONS)
+        raise InputError(
+            "There is no action of this name",
+            got=f"{action} (near: {', '.join(near)})" if near else action,
+            allowed=", ".join(_ACTIONS),
+            where="action=NAME",
+        )
+
+
+def _refuse_without_method(values: Mapping[str, Any]) -> NoReturn:
+    unknown = sorted(values.keys() - {field.name for field in fields(RunConfig)})
+    if not unknown:
+        raise SkipbenchError(usage.short())
+    # Hydra takes a misspelt +method= for a new setting.
+    raise InputError(
+        f"Unknown setting {', '.join(unknown)}, and no method",
+        got=" ".join(f"{key}={values[key]}" for key in unknown),
+        allowed=f"+method=NAME; methods: {', '.join(usage.methods())}",
+        where="the command line",
     )
 
 
-def _methods() -> list[str]:
-    from methods.registry import method_names
-
-    return method_names()
-
-
-def _bound(raw: DictConfig) -> RunConfig:
-    """The frozen configuration of a composed one."""
-    values: Any = OmegaConf.to_container(raw, resolve=True)
-    if OmegaConf.is_missing(raw.method, "name"):
-        unknown = sorted(values.keys() - {field.name for field in fields(RunConfig)})
-        if not unknown:
-            _refuse(_USAGE.format(methods=", ".join(_methods())).rstrip())
-        # Hydra takes a misspelt +method= for a new setting.
-        raise InputError(
-            f"Unknown setting {', '.join(unknown)}, and no method",
-            got=" ".join(f"{key}={values[key]}" for key in unknown),
-            allowed=f"+method=NAME; methods: {', '.join(_methods())}",
-            where="the command line",
-        )
-    defaults: Any = {}
-    path = CONF / "method" / f"{values['method']['name']}.yaml"
-    if path.exists():
-        defaults = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    return from_mapping(values, defaults)
+@cache
+def _method_defaults(name: str) -> Mapping[str, Any]:
+    """The settings of ``conf/method/<name>.yaml`` as they stand there; once for a whole sweep."""
+    path = CONF / "method" / f"{name}.yaml"
+    if not path.exists():
+        return {}
+    values: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    return dict(values)
 
 
-def _run(config: RunConfig) -> None:
-    from bench.run import run
+def _plan(config: RunConfig) -> str:
+    from bench.jobs import check_writable
+    from bench.planning import plan
 
-    run(config)
+    check_writable(Path(config.results_dir))
+    return plan(config).run_id
+
+
+def _act(config: RunConfig) -> None:
+    """What ``action`` says; each loads no more than it needs."""
+    if config.action == "run":
+        from bench.run import run
+
+        run(config)
+    elif config.action == "list":
+        print(usage.listing())
+    elif config.action == "check":
+        from bench.checking import check
+
+        check(config)
+    elif config.action == "doctor":
+        from bench.doctor import show
+
+        sys.exit(show(Path(config.results_dir)))
+    elif config.action == "plan":
+        from bench.actions import show_plan
+
+        show_plan(config, HydraConfig.get().overrides.task)
+    elif config.action == "prefetch":
+        from bench.actions import prefetch
+
+        prefetch(config)
+    else:
+        from bench.actions import pin
+
+        pin(config)
 
 
 def _train(config: RunConfig) -> None:
+    if config.action != "run":
+        raise InputError(
+            "bench.train only trains",
+            got=f"action={config.action}",
+            allowed="python -m bench action=...",
+            where="action",
+        )
     from bench.training import train
 
     folder = train(config)

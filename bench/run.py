@@ -5,25 +5,26 @@ Apart, as the one place where everything meets. Not here: how a batch is measure
 """
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench import columns, lookup, provenance, report, store, summary
+from bench import columns, lookup, models, provenance, report, store, summary
 from bench.config import DENSE, RunConfig
 from bench.decoding import StopRule
 from bench.errors import InputError
-from bench.identity import digest, identity
 from bench.measure import Measurer, Plan, Runner
 from bench.meters import device as devices
 from bench.meters.clock import now_utc
-from bench.models import Weights
-from bench.preparation import Prepared, examples_hash, prepare
+from bench.planning import plan
+from bench.preparation import Prepared, prepare
 from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Start
-from bench.summary import METHOD, OWN_DENSE
+from bench.summary import BASELINE, METHOD, OWN_DENSE
+from bench.weights import Weights
 from methods.engine.inference import InferenceModel, Options
 from methods.engine.sampling import Greedy
 from methods.engine.transformer import Transformer
@@ -36,21 +37,15 @@ def run(config: RunConfig) -> store.Attempt:
     Raises:
         SkipbenchError: for anything that cannot be run; nothing that was recorded is lost.
     """
-    prepared = prepare(config)
-    names = identity(
-        config,
-        device=devices.profile_name(prepared.device),
-        weights={leg: weights.fingerprint for leg, weights in prepared.weights.items()},
-        resolved=asdict(prepared.params),
-        examples=examples_hash(prepared.examples),
-    )
-    attempt = store.next_attempt(Path(config.results_dir), digest(names), rerun=config.rerun)
+    planned = plan(config)
+    attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
     if attempt.status() == "done":
         report.say(f"already done: {attempt.folder} (rerun=true runs it again)", config.verbosity)
     else:
+        prepared = prepare(planned)
         with attempt.claim():
             try:
-                _measure(prepared, attempt, names)
+                _measure(prepared, attempt)
             except Exception:
                 attempt.write_failure(traceback.format_exc())
                 raise
@@ -58,26 +53,46 @@ def run(config: RunConfig) -> store.Attempt:
     return attempt
 
 
-def _measure(prepared: Prepared, attempt: store.Attempt, names: dict[str, Any]) -> None:
+def _measure(prepared: Prepared, attempt: store.Attempt) -> None:
     """Batches without a record, then the header."""
-    config, device = prepared.config, devices.of(prepared.device)
+    planned, device = prepared.planned, devices.of(prepared.device)
+    config = planned.config
     known = _known_columns(prepared, attempt)
+    shapes = {leg: each.shape for leg, each in planned.weights.items()}
     if attempt.start() is None:
         attempt.write_start(
             Start(
                 schema_version=SCHEMA_VERSION,
-                run_id=digest(names),
+                run_id=planned.run_id,
                 attempt=attempt.number,
-                identity=names,
+                identity=dict(planned.identity),
                 config=asdict(config),
                 columns=known,
-                shapes={leg: asdict(each.shape) for leg, each in prepared.weights.items()},
+                shapes={leg: asdict(shape) for leg, shape in shapes.items()},
                 provenance=provenance.collect(prepared.device),
                 started_at=now_utc(),
             )
         )
-    records = attempt.batches()
     device.reset_peak_memory()
+    records = _batches(prepared, attempt, device)
+    row = dict.fromkeys(columns.names(list(planned.task.scores))) | known
+    row |= {"status": "done", "peak_memory_bytes": device.peak_memory_bytes()}
+    row |= summary.summarise(
+        records,
+        shapes,
+        planned.task.scores,
+        own_reference=planned.own_reference,
+        dense_alone=config.method.name == DENSE,
+    )
+    attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
+
+
+def _batches(
+    prepared: Prepared, attempt: store.Attempt, device: devices.AnyDevice
+) -> list[BatchRecord]:
+    """All records of the run: those that are there, and the rest measured and appended."""
+    config, examples = prepared.planned.config, prepared.planned.examples
+    records = attempt.batches()
     measurer = Measurer(_runners(prepared), _plan(prepared), device)
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
@@ -86,25 +101,16 @@ def _measure(prepared: Prepared, attempt: store.Attempt, names: dict[str, Any]) 
         for index, start in enumerate(starts):
             if index >= len(records):
                 part = slice(start, start + size)
-                records.append(measurer.batch(index, prepared.examples[part], prepared.rows[part]))
+                records.append(measurer.batch(index, examples[part], prepared.rows[part]))
                 attempt.append(records[-1])
-                progress.note(_so_far(records[-1]))
+                progress.note(_so_far(records))
             progress.to(index + 1)
-    row = dict.fromkeys(columns.names(list(prepared.task.scores))) | known
-    row |= {"status": "done", "peak_memory_bytes": device.peak_memory_bytes()}
-    row |= summary.summarise(
-        records,
-        {leg: each.shape for leg, each in prepared.weights.items()},
-        prepared.task.scores,
-        own_reference=prepared.own_reference,
-        dense_alone=config.method.name == DENSE,
-    )
-    attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
+    return records
 
 
 def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]:
     """The columns that are known before anything is measured."""
-    config, own = prepared.config, prepared.weights[METHOD]
+    config, own = prepared.planned.config, prepared.planned.weights[METHOD]
     return {
         "run_id": attempt.folder.parent.name,
         "status": attempt.status(),
@@ -113,7 +119,7 @@ def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]
         "model": config.model.name,
         "checkpoint": _checkpoint(config, own),
         "task": config.task.name,
-        "gpu": devices.profile_name(prepared.device),
+        "gpu": prepared.planned.gpu,
         "dtype": config.engine.dtype,
         "length": config.decode.length,
         "seed": config.seed,
@@ -134,9 +140,10 @@ def _checkpoint(config: RunConfig, own: Weights) -> str:
 
 def _setting(prepared: Prepared) -> str:
     """Changed settings, and those the weights were trained for where they differ."""
-    parts = [f"{key}={value}" for key, value in prepared.config.method.changed.items()]
-    trained = prepared.weights[METHOD].trained
-    if trained.get("method") == prepared.config.method.name:
+    config = prepared.planned.config
+    parts = [f"{key}={value}" for key, value in config.method.changed.items()]
+    trained = prepared.planned.weights[METHOD].trained
+    if trained.get("method") == config.method.name:
         now = asdict(prepared.params)
         other = [f"{k}:{v}" for k, v in trained["settings"].items() if now.get(k) != v]
         parts += [f"trained_for={','.join(other)}"] if other else []
@@ -147,10 +154,10 @@ def _runners(prepared: Prepared) -> dict[str, Runner]:
     """Each leg's method and weights; equal weights are held once."""
     held: dict[str, InferenceModel] = {}
     runners = {}
-    for leg, weights in prepared.weights.items():
+    for leg, weights in prepared.planned.weights.items():
         if weights.fingerprint not in held:
             held[weights.fingerprint] = _inference_form(prepared, weights)
-        name = prepared.config.method.name if leg == METHOD else DENSE
+        name = prepared.planned.config.method.name if leg == METHOD else DENSE
         params = prepared.params if leg == METHOD else find_params(DENSE).Params()
         method = find_method(name).Method(params, weights.shape)
         runners[leg] = Runner(method, held[weights.fingerprint], timed=leg != OWN_DENSE)
@@ -158,7 +165,7 @@ def _runners(prepared: Prepared) -> dict[str, Runner]:
 
 
 def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
-    config = prepared.config
+    config = prepared.planned.config
     dtype: torch.dtype = getattr(torch, config.engine.dtype)
     packs = prepared.device.type == "cpu" and config.engine.dtype == "float32"
     if config.engine.packed == "on" and not packs:
@@ -168,18 +175,20 @@ def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
             allowed="a CPU with float32",
             where="engine.packed",
         )
-    transformer: Transformer = weights.load(dtype)
+    transformer: Transformer = models.load(weights, dtype)
     options = Options(
         dtype=dtype,
         device=str(prepared.device),
         packed=packs and config.engine.packed != "off",
         rows=config.meter.batch_size,
     )
-    return InferenceModel(transformer, options)
+    # The parameters are given up block by block, so that weights are held once.
+    return InferenceModel(transformer, options, consume=True)
 
 
 def _plan(prepared: Prepared) -> Plan:
-    config = prepared.config
+    config = prepared.planned.config
+    scores = prepared.planned.task.scores
     stops = prepared.text.stop_ids if config.decode.length == "until_eos" else ()
     return Plan(
         rule=StopRule(config.max_new_tokens, stops),
@@ -188,14 +197,23 @@ def _plan(prepared: Prepared) -> Plan:
         warmups=config.meter.warmups,
         timed_batches=config.meter.timed_batches,
         decode_text=prepared.text.decode,
-        scores={name: lookup.find("bench.scores", name, "score") for name in prepared.task.scores},
+        scores={name: lookup.find("bench.scores", name, "score") for name in scores},
     )
 
 
-def _so_far(record: BatchRecord) -> str:
-    """Tokens per second of the method leg's last timed pass, for the progress bar."""
-    leg = record.legs[METHOD]
-    if not leg.timings:
+def _so_far(records: Sequence[BatchRecord]) -> str:
+    """Tokens per second and speed-up of the timed batches so far, for the progress bar."""
+    timed = [record for record in records if record.legs[METHOD].timings]
+    if len(timed) < len(records):
         return "decoding the rest for quality"
-    tokens = sum(len(row) - 1 for row in leg.ids)
-    return f"{tokens / leg.timings[-1].decode_s:.0f} tokens/s"
+    seconds, tokens = {}, {}
+    for leg in (METHOD, BASELINE):
+        legs = [record.legs[leg] for record in timed if leg in record.legs]
+        seconds[leg] = sum(each.timings[-1].decode_s for each in legs)
+        tokens[leg] = sum(len(row) - 1 for each in legs for row in each.ids)
+    if not (tokens[METHOD] and seconds[METHOD]):
+        return ""
+    rate = tokens[METHOD] / seconds[METHOD]
+    if not tokens[BASELINE]:
+        return f"{rate:.0f} tokens/s"
+    return f"{rate:.0f} tokens/s, {rate * seconds[BASELINE] / tokens[BASELINE]:.2f}x"

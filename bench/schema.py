@@ -12,6 +12,8 @@ from typing import Any
 from bench.meters.clock import Timing
 from methods.engine.ledger import Sums
 
+# 1 is the first, so no record is older. With 2 comes ``upgrade(raw) -> raw`` here, which the store
+# calls for older records before they are made into a Start, a Header or a BatchRecord.
 SCHEMA_VERSION = 1
 
 

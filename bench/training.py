@@ -34,6 +34,7 @@ from bench.examples import Tokens, schedule_lengths, tokenise
 from bench.identity import digest
 from bench.progress import Progress
 from bench.training_module import TrainingModule
+from bench.weights import TRAINED_FILE, method_weights
 from methods.engine import checkpoint
 from methods.engine.transformer import Transformer
 from methods.registry import find_method, find_params
@@ -166,7 +167,7 @@ def train(config: RunConfig) -> Path:
         "base": base and {**base, "folder": os.path.relpath(base["folder"], output)},
         "train": asdict(config.train) | {"output": None},
     }
-    (output / models.TRAINED_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    (output / TRAINED_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     # Optimiser states served to resume; the folder is now a model like any other.
     shutil.rmtree(output / WORK)
     return output
@@ -201,7 +202,7 @@ def _begin(config: RunConfig, output: Path) -> bool:
     mark = output / WORK / "training_id"
     if config.rerun:
         shutil.rmtree(output, ignore_errors=True)
-    done = output / models.TRAINED_FILE
+    done = output / TRAINED_FILE
     found = json.loads(done.read_text("utf-8")).get("id") if done.exists() else None
     if found is None and mark.exists():
         found = mark.read_text("utf-8")
@@ -235,12 +236,12 @@ def _starting_point(
         )
         transformer = Transformer(shape).initialise(config.train.seed)
         return transformer, text.Text(tokenizer, shape), None
-    weights = models.method_weights(model, config.method.name, config.seed)
-    transformer = weights.load(torch.float32)
+    weights = method_weights(model, config.method.name, config.seed)
+    transformer = models.load(weights, torch.float32)
     base = None
     if weights.folder is not None:
         base = {"folder": str(weights.folder), "fingerprint": weights.fingerprint}
-    return transformer, weights.text(model.tokenizer), base
+    return transformer, models.text_of(weights, model.tokenizer), base
 
 
 def _fit(config: RunConfig, module: TrainingModule, data: TokenData, output: Path) -> bool:

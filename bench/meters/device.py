@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bench.errors import InputError
+
 
 class CpuDevice:
     """Host work is done when its call returns."""
@@ -83,16 +85,22 @@ def _event(*, timing: bool) -> torch.cuda.Event:  # noqa: TID251  # the clock's 
 AnyDevice = CpuDevice | CudaDevice
 
 
-def resolve(gpu: str) -> torch.device:
-    """The device of a gpu profile: ``auto`` is the first CUDA device, else the CPU."""
-    return torch.device("cuda" if gpu == "auto" and torch.cuda.is_available() else "cpu")
+def resolve(profile: str) -> torch.device:
+    """The device of a resolved profile.
 
-
-def profile_name(device: torch.device) -> str:
-    """The resolved profile name that stands in identity and records."""
-    if device.type == "cpu":
-        return "cpu"
-    return torch.cuda.get_device_name(device).lower().replace(" ", "-")
+    Raises:
+        InputError: for a GPU that torch does not see.
+    """
+    if profile == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise InputError(
+            "torch sees no CUDA device",
+            got=profile,
+            allowed="gpu=cpu",
+            where="gpu, the torch build",
+        )
+    return torch.device("cuda")
 
 
 def of(device: torch.device) -> AnyDevice:

@@ -62,16 +62,29 @@ class BoundBlock:
 
 
 class InferenceModel:
-    """A transformer in inference form, with its ledger."""
+    """A transformer in inference form, with its ledger.
 
-    def __init__(self, transformer: Transformer, options: Options) -> None:
+    Args:
+        transformer: its weights are shared where neither cast nor laid out anew.
+        options: how weights are held.
+        consume: empty the transformer's parameters as they are bound, so that a cast or packed
+            model is never held twice; the transformer is of no use afterwards.
+    """
+
+    def __init__(
+        self, transformer: Transformer, options: Options, *, consume: bool = False
+    ) -> None:
         self.shape = shape = transformer.shape
         self.options = options
         self.device = torch.device(options.device)
         self.ledger = Ledger()
         linear = self._linear
         with torch.no_grad():
-            self.blocks = [self._bind_block(block) for block in transformer.blocks]  # type: ignore[arg-type]  # ModuleList yields Module
+            self.blocks = []
+            for block in transformer.blocks:
+                self.blocks.append(self._bind_block(block))  # type: ignore[arg-type]  # ModuleList yields Module
+                if consume:
+                    _empty(block)
             self._embedding = self._cast(transformer.embedding.weight)
             if shape.positions == "learned":
                 table = transformer.position_embedding.weight[POSITION_OFFSET:]
@@ -83,8 +96,11 @@ class InferenceModel:
                 self._project_out = linear(transformer.project_out)
             if shape.final_norm:
                 self._final_norm = bind_norm(transformer.final_norm, self._cast)
-            weight = self._cast(transformer.head_weight)
+            tied = shape.tied_embeddings
+            weight = self._embedding if tied else self._cast(transformer.lm_head.weight)
             self._lm_head = bind_linear(weight, None, options.packed, options.rows)
+        if consume:
+            _empty(transformer)
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor.detach().to(device=self.device, dtype=self.options.dtype).contiguous()
@@ -95,11 +111,12 @@ class InferenceModel:
 
     def _bind_block(self, block: Block) -> BoundBlock:
         queries = self.shape.query_width
-        weight, bias = self._cast(block.qkv.weight), block.qkv.bias
-        kv_bias = None if bias is None else self._cast(bias)[queries:]
+        weight = self._cast(block.qkv.weight)
+        bias = None if block.qkv.bias is None else self._cast(block.qkv.bias)
+        kv_bias = None if bias is None else bias[queries:]
         return BoundBlock(
             attention_norm=bind_norm(block.attention_norm, self._cast),
-            qkv=self._linear(block.qkv),
+            qkv=bind_linear(weight, bias, self.options.packed, self.options.rows),
             out=self._linear(block.out),
             mlp_norm=bind_norm(block.mlp_norm, self._cast),
             up=self._linear(block.up),
@@ -260,3 +277,9 @@ class InferenceModel:
         if self.shape.projects_embedding:
             x = self._project_out(x)
         return self._lm_head(x)
+
+
+def _empty(module: torch.nn.Module) -> None:
+    """Lets go of a module's parameters; those that were bound without a copy live on."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.new_empty(0)

@@ -3,6 +3,10 @@
 import csv
 import io
 import json
+import os
+import re
+import runpy
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +15,7 @@ import pandas as pd
 import pytest
 
 from analysis import __main__ as program
-from analysis import runs
+from analysis import runs, selection
 from bench import columns
 from bench.errors import InputError
 from bench.schema import SCHEMA_VERSION, Header, Start
@@ -27,6 +31,7 @@ KNOWN = {
     "seed": 0,
     "batch_size": 8,
 }
+MANY = ROOT / "tests" / "benchmarks" / "many_runs.py"
 MEASURED = {"examples": 12, "tokens": 123, "speedup": 1 / 3, "flops_executed_per_token": 1234567.5}
 
 
@@ -34,9 +39,10 @@ def _store(results, run_id, number=1, *, scores=("bleu",), header=True, failure=
     """One attempt at a run, as the suite writes it."""
     attempt = Attempt(results / run_id / str(number))
     known = KNOWN | {"run_id": run_id, "status": "running", "attempt": number}
+    names = {"seed": changed.get("seed", 0), "limit": changed.pop("limit", 16)}
     with attempt.claim():
         attempt.write_start(
-            Start(SCHEMA_VERSION, run_id, number, {}, {}, known, {}, {}, "2026-01-01")
+            Start(SCHEMA_VERSION, run_id, number, names, {}, known, {}, {}, "2026-01-01")
         )
         if header:
             row = dict.fromkeys(columns.names(list(scores))) | known | {"status": "done"}
@@ -98,10 +104,10 @@ def test_each_run_has_its_status(results):
     assert found == expected
 
 
-def test_a_run_that_wrote_nothing_has_its_id_and_status_alone(results):
+def test_a_run_that_wrote_nothing_has_its_id_attempt_and_status_alone(results):
     last = runs.rows([results])[-1]
     known = {name: value for name, value in last.items() if value is not None}
-    assert known == {"run_id": "d0", "status": "stopped"}
+    assert known == {"run_id": "d0", "attempt": 1, "status": "stopped"}
 
 
 def test_the_newest_complete_attempt_is_shown(tmp_path):
@@ -214,7 +220,17 @@ def _four_parts(error):
         (["runs", "--results", "{tmp}/newer"], "newer skipbench"),
         (["runs", "--results", "{tmp}/filled", "--out", "{tmp}/nowhere/runs.csv"], "runs.csv"),
         (["runs", "--reslts", "{tmp}/filled"], "--reslts"),
-        (["figures"], "figures"),
+        (["chart"], "chart"),
+        (["runs", "--results", "{tmp}/filled", "--where", "speedpu>1"], "near: speedup"),
+        (["runs", "--results", "{tmp}/filled", "--where", "method=calm"], "NAME==VALUE"),
+        (["runs", "--results", "{tmp}/filled", "--where", "tokens>many"], "holds numbers"),
+        (["runs", "--results", "{tmp}/filled", "--where", "speedup<nan"], "holds numbers"),
+        (["runs", "--results", "{tmp}/filled", "--columns", "method,taks"], "near: task"),
+        (["runs", "--results", "{tmp}/filled", "--columns", "settings"], "near: setting"),
+        (["runs", "--results", "{tmp}/filled", "--group", "method"], "--group"),
+        (["runs", "--results", "{tmp}/filled", "--attempts", "oldest"], "--attempts"),
+        (["runs", "--results", "{tmp}/twice", "--attempts", "all", "--group", "seed"], "twice"),
+        (["runs", "--results", "{tmp}/damaged"], "action=doctor"),
     ],
     ids=[
         "a folder that is not there",
@@ -224,12 +240,26 @@ def _four_parts(error):
         "a newer schema",
         "an output folder that is not there",
         "a misspelt option",
-        "a misspelt command",
+        "a command that is not one",
+        "a condition on a misspelt column",
+        "a condition without an operator",
+        "a condition of numbers on a text",
+        "a condition on what is no number",
+        "a misspelt column",
+        "a column that is none",
+        "a grouping that is not one",
+        "attempts that are not a choice",
+        "a mean that would count a run twice",
+        "a damaged record",
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_four_parts(tmp_path, capsys, arguments, told):
     (tmp_path / "empty").mkdir()
     _store(tmp_path / "filled", "a0")
+    for number in (1, 2):
+        _store(tmp_path / "twice", "a0", number)
+    damaged = _store(tmp_path / "damaged", "a0")
+    (damaged.folder / "header.json").write_text("{", encoding="utf-8")
     newer = _store(tmp_path / "newer", "a0")
     newer.write_header(Header(SCHEMA_VERSION + 1, {}, 2, "2026-01-01"))
     assert program.main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
@@ -272,3 +302,195 @@ def test_help_names_the_formats_and_the_document_of_the_columns():
     done = _command("runs", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert [word for word in (*runs.FORMATS, "docs/results.md") if word not in done.stdout] == []
+
+
+def _shown(results, *arguments, form="json"):
+    """What the program writes."""
+    out = results / "out.txt"
+    options = ["--results", str(results), "--format", form, "--out", str(out)]
+    assert program.main(["runs", *options, *arguments]) == 0
+    text = out.read_text(encoding="utf-8")
+    return json.loads(text) if form == "json" else text
+
+
+@pytest.mark.parametrize(
+    ("conditions", "met"),
+    [
+        (["method==skipdecode"], "abcd"),
+        (["method==calm"], "e"),
+        (["method!=calm"], "abcd"),
+        (["  method ==  calm "], "e"),
+        (["tokens>123"], "bd"),
+        (["tokens >= 123"], "abd"),
+        (["tokens<1.235e2"], "a"),
+        (["tokens<=123", "method==skipdecode"], "a"),
+        (["speedup==0.5"], "b"),
+        (["speedup!=0.5"], "ad"),
+        (["seed==1"], "d"),
+        (["attempt<2"], "abcde"),
+        (["setting==target=4;name=a,b"], "abe"),
+        (["setting!=target=4;name=a,b"], "cd"),
+        (["setting=="], "d"),
+        (["tokens=="], "ce"),
+        (["tokens!="], "abd"),
+        (["checkpoint==x"], ""),
+        (["checkpoint=="], "abcde"),
+        (["ttft_s>0"], ""),
+        (["score.bleu>60", "status==done"], "abd"),
+        (["status==stopped"], "ce"),
+        (["run_id>=b0", "run_id<d"], "bc"),
+    ],
+)
+def test_rows_are_chosen_by_conditions(tmp_path, conditions, met):
+    _store(tmp_path, "a0")
+    _store(tmp_path, "b0", tokens=456, speedup=0.5)
+    with Attempt(tmp_path / "c0" / "1").claim():
+        start = Start(SCHEMA_VERSION, "c0", 1, {}, {}, KNOWN | {"setting": "x"}, {}, {}, "2026")
+        Attempt(tmp_path / "c0" / "1").write_start(start)
+    _store(tmp_path, "d0", tokens=789, seed=1, setting="")
+    _store(tmp_path, "e0", header=False)
+    path = tmp_path / "e0" / "1" / "start.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("skipdecode", "calm"), "utf-8")
+    arguments = [part for condition in conditions for part in ("--where", condition)]
+    assert "".join(row["run_id"][0] for row in _shown(tmp_path, *arguments)) == met
+
+
+@pytest.mark.parametrize("form", runs.FORMATS)
+def test_no_row_that_is_as_asked_for_is_an_answer_and_no_fault(results, form):
+    text = _shown(results, "--where", "method==medusa", "--columns", "run_id,seed", form=form)
+    nothing = {"table": "no run is as asked for\n", "csv": "run_id,seed\n", "json": []}
+    assert text == nothing[form]
+
+
+def test_columns_are_picked_in_the_order_asked_for(results):
+    rows = _shown(results, "--columns", "tokens, run_id,tokens")
+    assert [list(row) for row in rows] == [["tokens", "run_id"]] * 4
+    assert [row["tokens"] for row in rows] == [123, None, None, None]
+    first, rule, *rows = _shown(results, "--columns", "run_id,task,ttft_s", form="table").split(
+        "\n"
+    )
+    # What was asked for is shown, be it empty or the same in all rows.
+    assert first.split() == ["run_id", "task", "ttft_s"]
+    assert set(rule) == {"─"}
+    assert rows[0].split() == ["a0", "demo"]
+    assert _shown(results, "--columns", "run_id", form="table").split()[2:] == [
+        "a0",
+        "b0",
+        "c0",
+        "d0",
+    ]
+
+
+def test_all_attempts_are_rows_on_request(tmp_path):
+    for number, tokens in [(1, 1), (2, 2), (10, 10)]:
+        _store(tmp_path, "a0", number, tokens=tokens)
+    _store(tmp_path, "a0", 11, header=False)
+    found = [
+        (row["attempt"], row["tokens"], row["status"])
+        for row in _shown(tmp_path, "--attempts", "all")
+    ]
+    assert found == [(1, 1, "done"), (2, 2, "done"), (10, 10, "done"), (11, None, "stopped")]
+    assert [row["attempt"] for row in _shown(tmp_path, "--attempts", "newest")] == [10]
+
+
+def test_runs_that_differ_by_their_seed_alone_become_one_row_of_means(tmp_path):
+    tokens, speedups = [120, 125, 124], [1.5, 1.75, 2.5]
+    for seed, (count, speedup) in enumerate(zip(tokens, speedups, strict=True)):
+        _store(tmp_path, f"a{seed}", seed=seed, tokens=count, speedup=speedup)
+    _store(tmp_path, "b0", seed=0, setting="target=2", tokens=7)
+    first, second = _shown(tmp_path, "--group", "seed")
+    assert (first["seeds"], second["seeds"]) == (3, 1)
+    assert first["tokens"] == pytest.approx(statistics.fmean(tokens), rel=1e-12)
+    assert first["tokens.sd"] == pytest.approx(statistics.stdev(tokens), rel=1e-12)
+    assert first["speedup"] == pytest.approx(statistics.fmean(speedups), rel=1e-12)
+    assert first["speedup.sd"] == pytest.approx(statistics.stdev(speedups), rel=1e-12)
+    assert (first["score.bleu"], first["score.bleu.sd"]) == (pytest.approx(65.4321), 0.0)
+    # A setting, not a measurement, though it has a unit.
+    assert (first["batch_size"], "batch_size.sd" in first) == (8, False)
+    assert (second["tokens"], second["tokens.sd"], second["ttft_s"]) == (7, None, None)
+    assert [name for name in ("run_id", "attempt", "seed", "settings") if name in first] == []
+    assert list(first)[:4] == ["status", "method", "setting", "model"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"method": "calm"}, {"batch_size": 1}, {"gpu": "h100"}, {"limit": 32}, {"header": False}],
+    ids=["method", "batch size", "device", "what no column shows", "status"],
+)
+def test_runs_that_differ_by_more_than_their_seed_are_never_averaged(tmp_path, other):
+    _store(tmp_path, "a0", seed=0, tokens=1)
+    _store(tmp_path, "a1", **({"seed": 1, "tokens": 2} | other))
+    assert [row["seeds"] for row in _shown(tmp_path, "--group", "seed")] == [1, 1]
+
+
+def test_a_mean_is_empty_where_one_of_its_runs_has_no_value(tmp_path):
+    _store(tmp_path, "a0", seed=0, speedup=1.5)
+    _store(tmp_path, "a1", seed=1, speedup=None)
+    (row,) = _shown(tmp_path, "--group", "seed")
+    assert (row["seeds"], row["speedup"], row["speedup.sd"]) == (2, None, None)
+
+
+def test_runs_of_which_nothing_is_known_are_never_grouped(tmp_path):
+    for run in ("a0", "b0"):
+        Attempt(tmp_path / run / "1").claim().close()
+    assert [row["seeds"] for row in _shown(tmp_path, "--group", "seed")] == [1, 1]
+
+
+def test_conditions_come_before_means_and_columns_after(tmp_path):
+    for seed, tokens in enumerate([1, 2, 300]):
+        _store(tmp_path, f"a{seed}", seed=seed, tokens=tokens)
+    asked = ["--group", "seed", "--where", "tokens<100", "--columns", "tokens,tokens.sd,seeds"]
+    assert _shown(tmp_path, *asked) == [
+        {"tokens": 1.5, "tokens.sd": pytest.approx(0.5**0.5), "seeds": 2}
+    ]
+    text = _shown(tmp_path, "--group", "seed", "--columns", "method,seeds", form="csv")
+    assert text == "method,seeds\nskipdecode,3\n"
+
+
+def test_rows_are_as_before_where_no_means_are_asked_for(results):
+    assert list(runs.rows([results])[0]) == columns.names(["bleu"])
+    assert selection.where(runs.rows([results]), []) == runs.rows([results])
+
+
+def test_characters_of_two_places_keep_the_columns_straight(tmp_path):
+    _store(tmp_path, "a0", setting="日本", tokens=1)
+    _store(tmp_path, "b0", setting="x", tokens=2)
+    lines = _shown(tmp_path, "--columns", "setting,tokens", form="table").splitlines()
+    assert lines == ["setting   tokens", "─" * 16, "日本           1", "x              2"]
+
+
+def test_listing_many_runs_opens_one_record_of_each_and_looks_into_each_folder_once(tmp_path):
+    # Not a time: a count that tells whether the work grows with the runs alone.
+    count = 500
+    runpy.run_path(str(MANY))["make"](tmp_path, count)
+    Attempt(tmp_path / "z0" / "1").claim().close()
+    code = """
+import collections, sys
+from pathlib import Path
+from analysis import runs
+opened = collections.Counter()
+def note(event, arguments):
+    if event in ("open", "os.scandir", "os.listdir") and sys.argv[1] in str(arguments[0]):
+        opened[event if event != "open" else Path(arguments[0]).name] += 1
+sys.addaudithook(note)
+runs.rendered(runs.rows([Path(sys.argv[1])]), "table")
+print(dict(sorted(opened.items())))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # The lock and the start (which is not there) of the run that has no header; no batches at all.
+    expected = {"header.json": count, "lock": 1, "os.scandir": count + 2, "start.json": 1}
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_are_listed_in_five_seconds_of_processor_time_and_one_gigabyte():
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(MANY), "10000"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    pattern = r"10000 runs, (.+): .+ s \((.+) s of processor time\), (\d+) MB"
+    found = re.findall(pattern, done.stdout)
+    assert len(found) == 5
+    assert {name: (s, mb) for name, s, mb in found if float(s) >= 5 or int(mb) >= 1000} == {}

@@ -13,18 +13,31 @@ PACKAGES = ("bench", "methods", "analysis", "slurm")
 # and slurm import these and no others, test_light imports them and looks for torch.
 LIGHT_BENCH = frozenset(
     {
+        "bench.actions",
         "bench.columns",
+        "bench.command_line",
         "bench.config",
         "bench.costs",
+        "bench.disk",
+        "bench.doctor",
         "bench.errors",
+        "bench.fingerprint",
+        "bench.gpus",
+        "bench.hub",
         "bench.identity",
+        "bench.jobs",
+        "bench.lock",
         "bench.lookup",
+        "bench.memory_estimate",
         "bench.meters.clock",
+        "bench.planning",
         "bench.progress",
         "bench.schema",
         "bench.stats",
         "bench.store",
         "bench.summary",
+        "bench.usage",
+        "bench.weights",
     }
 )
 

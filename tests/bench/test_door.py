@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import door
+from bench import command_line
 from methods.registry import method_names
 
 METHODS = ", ".join(method_names())
@@ -156,18 +156,26 @@ def test_a_fault_of_the_suite_keeps_its_traceback_and_ends_with_1(kind, enter):
 def test_a_refused_job_does_not_end_a_sweep(enter):
     refuse = 'raise InputError("No seed 1", got=1, allowed="another", where="seed")'
     ended = enter(f"print('seed', config.seed) if config.seed != 1 else exec({refuse!r})", *SWEEP)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("No seed 1\n")
+    assert ended.returncode == 1
+    assert "seed=1: No seed 1\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert [line for line in ended.stdout.splitlines() if line.startswith("seed")] == [
         "seed 0",
         "seed 2",
     ]
 
 
+def test_a_sweep_whose_jobs_are_all_refused_ends_with_2(enter):
+    ended = enter('raise InputError("No seed", got=config.seed, allowed="", where="seed")', *SWEEP)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == "3 of 3 runs failed"
+
+
 def test_a_faulty_job_does_not_end_a_sweep_either(enter):
     ended = enter("print('seed', config.seed, 6 // (config.seed - 1))", *SWEEP)
     assert ended.returncode == 1
     assert "ZeroDivisionError" in ended.stderr
+    assert "line 7, in work" in ended.stderr
     assert "seed 0 -6" in ended.stdout
     assert "seed 2 6" in ended.stdout
 
@@ -191,4 +199,4 @@ SETTINGS = {
 
 @pytest.mark.parametrize("argument", SETTINGS)
 def test_only_settings_are_let_through_hydras_own_check(argument):
-    assert door._arguments([argument]) == [SETTINGS[argument]]
+    assert command_line.arguments([argument]) == [SETTINGS[argument]]

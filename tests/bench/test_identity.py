@@ -15,6 +15,8 @@ GIVEN = {
 # Where and how loudly a run is made, and what stands in the identity by its effect alone: the
 # weights' fingerprint, the resolved settings, the hash of the examples, the limit in force.
 WITHOUT_EFFECT = {
+    "action",
+    "launch.fail_fast",
     "results_dir",
     "rerun",
     "verbosity",

@@ -8,11 +8,11 @@ import torch
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from bench import text
+from bench import models, text
 from bench.decoding import StopRule, decode
 from bench.errors import InputError, InvalidRunError
 from bench.meters.device import CpuDevice
-from bench.models import Weights
+from bench.planning import plan
 from bench.preparation import prepare
 from bench.run import run
 from bench.tasks import demo
@@ -162,7 +162,7 @@ def prompt_lengths():
 def test_a_prompt_beyond_the_table_is_refused_before_any_weight_is_read(
     random_run, prompt_lengths, monkeypatch
 ):
-    monkeypatch.setattr(Weights, "load", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(models, "load", lambda *_: pytest.fail("weights were read"))
     longest = max(prompt_lengths, key=prompt_lengths.get)
     positions = prompt_lengths[longest] + 5
     config = random_run(f"model.shape.max_positions={positions - 1}")
@@ -172,7 +172,7 @@ def test_a_prompt_beyond_the_table_is_refused_before_any_weight_is_read(
     assert f"example {longest}: {prompt_lengths[longest]} tokens + 5 new" in told
     assert f"{positions - 1} in all" in told
     assert "decode.max_new_tokens" in told
-    prepare(random_run(f"model.shape.max_positions={positions}"))
+    prepare(plan(random_run(f"model.shape.max_positions={positions}")))
 
 
 def test_a_run_may_fill_the_table_to_its_end(random_run, prompt_lengths):
@@ -184,7 +184,7 @@ def test_a_run_may_fill_the_table_to_its_end(random_run, prompt_lengths):
 def test_without_examples_there_is_a_refusal_too(random_run, monkeypatch):
     monkeypatch.setattr(demo.Task, "examples", lambda *_: [])
     with pytest.raises(InputError, match="no examples"):
-        prepare(random_run())
+        prepare(plan(random_run()))
 
 
 @pytest.mark.parametrize("device", [CpuDevice(), LateDevice()], ids=["at once", "one round late"])

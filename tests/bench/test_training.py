@@ -17,6 +17,7 @@ from bench import text
 from bench import training as train
 from bench.errors import InputError
 from bench.examples import Tokens, schedule_lengths
+from bench.fingerprint import fingerprint
 from bench.tasks import demo
 from bench.training_module import TrainingModule
 from methods.engine import checkpoint
@@ -358,7 +359,7 @@ def test_a_second_training_starts_from_the_first_and_names_it(trained, training)
     folder = train.train(training("dense", "next", *settings))
     base = json.loads((folder / "skipbench.json").read_text())["base"]
     assert (folder / base["folder"]).resolve() == trained
-    assert base["fingerprint"] == train.models.fingerprint(trained)
+    assert base["fingerprint"] == fingerprint(trained, [trained / "model.safetensors"])
     assert_same_weights(folder, trained, 1e-4)
 
 

@@ -1,0 +1,146 @@
+"""What a configuration would run: its weights, examples and run id, without torch.
+
+Apart from ``preparation.py``, so that a sweep can be listed, checked and left out where done on a
+login node in seconds. Not here: tokenizers and lengths in tokens.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from bench import gpus, lookup
+from bench.config import DENSE, RunConfig
+from bench.errors import InputError
+from bench.identity import digest, identity
+from bench.summary import BASELINE, METHOD, OWN_DENSE
+from bench.tasks.contract import Example, Split, Task
+from bench.weights import Weights, baseline_weights, method_weights
+from methods.registry import find_params
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run that could start.
+
+    Attributes:
+        config: as given.
+        gpu: resolved device profile.
+        weights: leg -> weights.
+        own_reference: the leg that is dense on the method's own weights; None if none is.
+        task: for the names of its scores and its training split.
+        examples: those that are decoded.
+        identity: all that bears on a number.
+        run_id: its hash.
+    """
+
+    config: RunConfig
+    gpu: str
+    weights: Mapping[str, Weights]
+    own_reference: str | None
+    task: Task
+    examples: Sequence[Example]
+    identity: Mapping[str, Any]
+    run_id: str
+
+
+def plan(config: RunConfig) -> Planned:
+    """Finds everything that makes a run what it is.
+
+    Raises:
+        InputError: for weights, settings or examples that do not go together.
+    """
+    own = method_weights(config.model, config.method.name, config.seed)
+    weights = {METHOD: own}
+    if _wants_baseline(config):
+        weights[BASELINE] = baseline_weights(
+            config.model, config.method.name, config.meter, own, config.seed
+        )
+    own_reference = None
+    if BASELINE in weights and weights[BASELINE].fingerprint == own.fingerprint:
+        own_reference = BASELINE
+    elif _wants_own_dense(config):
+        weights[OWN_DENSE], own_reference = own, OWN_DENSE
+    task, examples, examples_hash = _decoded(
+        config.task.name, config.task.params, config.task.split, config.task.limit
+    )
+    gpu = gpus.resolve(config.gpu.name)
+    names = identity(
+        config,
+        device=gpu,
+        weights={leg: each.fingerprint for leg, each in weights.items()},
+        resolved=_params_of_identity(config, own),
+        examples=examples_hash,
+    )
+    return Planned(config, gpu, weights, own_reference, task, examples, names, run_id=digest(names))
+
+
+def _wants_baseline(config: RunConfig) -> bool:
+    wanted = config.meter.baseline
+    return wanted in ("dense", "own") or (wanted == "auto" and config.method.name != DENSE)
+
+
+def _wants_own_dense(config: RunConfig) -> bool:
+    lossless = find_params(config.method.name).ABILITIES.lossless
+    wanted = config.meter.own_dense
+    return wanted == "always" or (wanted == "auto" and lossless and config.method.name != DENSE)
+
+
+@cache
+def _decoded(
+    name: str, params: object, split: Split, limit: int | None
+) -> tuple[Task, Sequence[Example], str]:
+    """A task with the examples to decode and their hash; once for all runs of a sweep.
+
+    Raises:
+        InputError: for a split without examples.
+    """
+    task: Task = lookup.find("bench.tasks", name, "task").Task(params)
+    examples = list(task.examples(split))[:limit]
+    if not examples:
+        raise InputError(
+            "The task has no examples", got=split, allowed="a split with some", where="task.split"
+        )
+    total = hashlib.sha256()
+    for example in examples:
+        total.update(repr((example.id, example.prompt, example.references)).encode())
+    return task, examples, total.hexdigest()[:16]
+
+
+def resolve_params(config: RunConfig, own: Weights, known: Mapping[str, Any]) -> Any:  # noqa: ANN401  # each method has its own type
+    """A method's complete settings.
+
+    Args:
+        config: the run's.
+        own: the method's weights.
+        known: what the checkpoint or the task says, such as ``schedule_length``.
+
+    Raises:
+        InputError: for settings that do not fit the model.
+    """
+    try:
+        return find_params(config.method.name).resolve(config.method.params, own.shape, known)
+    except ValueError as error:
+        setting = str(error).split("=", 1)[0]
+        raise InputError(
+            f"Method {config.method.name} does not fit the model",
+            got=error,
+            allowed="see the range above",
+            where=f"method.{setting}",
+        ) from error
+
+
+def needs_schedule_length(config: RunConfig, own: Weights) -> bool:
+    """Whether S is neither given nor known of the weights: then it comes from the task."""
+    abilities = find_params(config.method.name).ABILITIES
+    given = getattr(config.method.params, "schedule_length", None)
+    return abilities.schedule_length and given is None and "schedule_length" not in own.trained
+
+
+def _params_of_identity(config: RunConfig, own: Weights) -> dict[str, Any]:
+    """The complete settings; an S that follows from task and tokenizer, both hashed, is null."""
+    if not needs_schedule_length(config, own):
+        return asdict(resolve_params(config, own, own.trained))
+    resolved = asdict(resolve_params(config, own, {"schedule_length": 1}))
+    return {**resolved, "schedule_length": None}

@@ -1,0 +1,252 @@
+"""Launchers: check a whole sweep, leave out what is done, then start the rest.
+
+What all launchers share, and the one that runs here. The jobs are bound, planned and run by what
+the door hands to Hydra as its task function, so that nothing here loads torch. Not here: composing
+(``composing.py``), what the user sees meanwhile (``board.py``).
+"""
+
+import gc
+import traceback
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher as HydraLauncher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from bench import jobs as listing
+from bench.config import RunConfig
+from bench.errors import InputError, InvalidRunError, SkipbenchError
+from bench.jobs import DONE, FAILED, NOT_STARTED, RUNNING, TWICE, Job
+from bench.store import FAILURE
+from slurm.board import Board
+from slurm.composing import Composer
+
+REFUSED, LEFT_OUT = "refused", "done before"
+# Faults of a sweep that are written out; more of them are counted.
+_TOLD_FAULTS = 20
+
+
+class FailedRunsError(InvalidRunError):
+    """Some runs of a sweep failed; each was told where it did."""
+
+
+class Work(Protocol):
+    """What the door hands over."""
+
+    entered: bool
+
+    def bind(self, values: Mapping[str, Any]) -> RunConfig:
+        """The configuration of composed values; raises SkipbenchError."""
+        ...
+
+    def plan(self, config: RunConfig) -> str | None:
+        """The run's id, without torch; None where nothing is planned. Raises SkipbenchError."""
+        ...
+
+    def run(self, config: RunConfig) -> None:
+        """Does what the configuration says."""
+        ...
+
+    def in_words(self, error: Exception) -> SkipbenchError:
+        """What Hydra found wrong, as one of our refusals."""
+        ...
+
+
+class Launcher(HydraLauncher):
+    """What all launchers share."""
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Takes what Hydra hands over."""
+        self.work: Work = task_function  # type: ignore[assignment]  # the door's object
+        self.composer = Composer(hydra_context.config_loader, config)
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Checks all jobs, then starts those that are not done.
+
+        Raises:
+            SkipbenchError: with the faults of all jobs, before any is started.
+        """
+        self.work.entered = True
+        jobs = self._gather(job_overrides)
+        action = _common_action(jobs)
+        if action == "plan":
+            listing.show(jobs, f"{len(jobs)} jobs: {listing.counts(jobs)}")
+        elif action == "run":
+            self._start_open(jobs)
+        else:
+            self._act(jobs)
+        error = _verdict(jobs)
+        return [_returned(job, error) for job in jobs]
+
+    @abstractmethod
+    def start(self, jobs: Sequence[Job], board: Board) -> None:
+        """Starts jobs, and sets their status."""
+
+    def _gather(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
+        """All jobs, planned; raises the faults of all."""
+        jobs: list[Job] = []
+        faults: dict[str, list[str]] = {}
+        labels = listing.labels(job_overrides)
+        for overrides, label in zip(job_overrides, labels, strict=True):
+            try:
+                jobs.append(self._job(overrides, label))
+            except SkipbenchError as error:
+                faults.setdefault(str(error), []).append(label)
+        if faults:
+            raise SkipbenchError(_all_faults(faults, len(job_overrides)))
+        listing.mark_twice(jobs)
+        return jobs
+
+    def _job(self, overrides: Sequence[str], label: str) -> Job:
+        try:
+            values = self.composer.compose(overrides)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            raise self.work.in_words(error) from error
+        config = self.work.bind(values)
+        job = Job(label, config)
+        if config.action in ("run", "plan"):
+            job.run_id = self.work.plan(config)
+            listing.look_up(job)
+        return job
+
+    def _start_open(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            if job.status == DONE and not job.config.rerun:
+                job.status = LEFT_OUT
+        board = Board(jobs)
+        left_out = sum(job.status == LEFT_OUT for job in jobs)
+        twice = sum(job.status == TWICE for job in jobs)
+        if left_out:
+            board.say(
+                f"left out, already done: {left_out} of {len(jobs)} runs "
+                "(rerun=true runs them again)"
+            )
+        if twice:
+            board.say(f"left out, the same run as another job: {twice} of {len(jobs)}")
+        open_jobs = [job for job in jobs if job.status not in (LEFT_OUT, TWICE)]
+        with board:
+            self.start(open_jobs, board)
+
+    def _act(self, jobs: Sequence[Job]) -> None:
+        """Another action on each job."""
+        faults: dict[str, list[str]] = {}
+        for job in jobs:
+            try:
+                self.work.run(job.config)
+            except SkipbenchError as error:
+                faults.setdefault(str(error), []).append(job.overrides)
+        if faults:
+            raise SkipbenchError(_all_faults(faults, len(jobs)))
+
+
+class LocalLauncher(Launcher):
+    """Runs the jobs here, one after another."""
+
+    def start(self, jobs: Sequence[Job], board: Board) -> None:
+        """Runs each job; one that fails stops the others only with ``launch.fail_fast``."""
+        for at, job in enumerate(jobs):
+            self._run(job, board)
+            if job.config.launch.fail_fast and job.status in (FAILED, REFUSED):
+                for other in jobs[at + 1 :]:
+                    other.status = NOT_STARTED
+                board.say("stopped at the first failure (launch.fail_fast=true)")
+                return
+
+    def _run(self, job: Job, board: Board) -> None:
+        job.status = RUNNING
+        board.begin(job)
+        config = replace(job.config, verbosity="quiet") if board.live else job.config
+        try:
+            self.work.run(config)
+            job.status = DONE
+        except SkipbenchError as error:
+            invalid = isinstance(error, InvalidRunError)
+            job.status = FAILED if invalid else REFUSED
+            job.note = " ".join(filter(None, [_first_line(error), _failure_file(job)]))
+            board.say(f"{job.overrides}: {error}")
+        except Exception as error:  # noqa: BLE001  # whatever it is, the others must run
+            _keep_traceback(job, error)
+            job.status, job.note = FAILED, _failure_file(job)
+            kept = job.note or "".join(traceback.format_exception(error))
+            board.say(f"{job.overrides}: {type(error).__name__}: {_first_line(error)}\n{kept}")
+        # What a failed run held must not fill the memory of the next one.
+        gc.collect()
+        board.end(job)
+
+
+def _keep_traceback(job: Job, error: Exception) -> None:
+    """Writes the traceback into the run's folder, if the run itself has not."""
+    attempt = job.attempt()
+    # A folder of a run that another process makes is not ours to write to.
+    if attempt is None or attempt.status() in (FAILED, RUNNING):
+        return
+    # Without a folder to write to, the user gets the traceback itself.
+    with suppress(OSError):
+        attempt.folder.mkdir(parents=True, exist_ok=True)
+    attempt.write_failure("".join(traceback.format_exception(error)))
+
+
+def _failure_file(job: Job) -> str:
+    """Where a failed run's traceback stands; empty if nowhere."""
+    attempt = job.attempt()
+    path = None if attempt is None else attempt.folder / FAILURE
+    return str(path) if path and path.exists() else ""
+
+
+def _common_action(jobs: Sequence[Job]) -> str:
+    actions = sorted({job.config.action for job in jobs})
+    if len(actions) > 1:
+        raise InputError(
+            "A sweep does one thing",
+            got=f"action={','.join(actions)}",
+            allowed="one of them",
+            where="action",
+        )
+    return actions[0] if actions else "run"
+
+
+def _all_faults(faults: Mapping[str, Sequence[str]], total: int) -> str:
+    """Each fault once, with the jobs that have it."""
+    wrong = sum(map(len, faults.values()))
+    lines = [f"{wrong} of {total} jobs of this sweep cannot run; none was started"]
+    for text, overrides in list(faults.items())[:_TOLD_FAULTS]:
+        others = f"   (and {len(overrides) - 1} more jobs)" if len(overrides) > 1 else ""
+        lines.append(f"\n{overrides[0] or 'the only job'}{others}\n{text}")
+    if len(faults) > _TOLD_FAULTS:
+        lines.append(f"\nand {len(faults) - _TOLD_FAULTS} further faults")
+    return "\n".join(lines)
+
+
+def _verdict(jobs: Sequence[Job]) -> SkipbenchError | None:
+    """What stands for the sweep's exit code: None if nothing failed."""
+    bad = [job for job in jobs if job.status in (FAILED, REFUSED)]
+    # With the action plan, a failed run is only one that can be taken up again.
+    if not bad or jobs[0].config.action != "run":
+        return None
+    text = f"{len(bad)} of {len(jobs)} runs failed"
+    ran = any(job.status in (FAILED, DONE) for job in jobs)
+    return FailedRunsError(text) if ran else SkipbenchError(text)
+
+
+def _returned(job: Job, error: SkipbenchError | None) -> JobReturn:
+    """What Hydra gets: a failed job raises the verdict of the whole sweep."""
+    failed = error is not None and job.status in (FAILED, REFUSED, NOT_STARTED)
+    status = JobStatus.FAILED if failed else JobStatus.COMPLETED
+    given = JobReturn(overrides=job.overrides.split(), task_name="bench", status=status)
+    given.return_value = error if failed else None
+    return given
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
