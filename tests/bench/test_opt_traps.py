@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from bench import models, text
+from bench import models, planning, text
 from bench.decoding import StopRule, decode
 from bench.errors import InputError, InvalidRunError
 from bench.meters.device import CpuDevice
@@ -183,6 +183,8 @@ def test_a_run_may_fill_the_table_to_its_end(random_run, prompt_lengths):
 
 def test_without_examples_there_is_a_refusal_too(random_run, monkeypatch):
     monkeypatch.setattr(demo.Task, "examples", lambda *_: [])
+    # Examples are read once for all runs of a process.
+    planning._decoded.cache_clear()
     with pytest.raises(InputError, match="no examples"):
         prepare(plan(random_run()))
 
