@@ -14,7 +14,15 @@ from bench import disk, store
 from bench.errors import InputError
 from bench.store import Attempt, DamagedError, NewerError
 
-_OURS = {store.START, store.BATCHES, store.HEADER, store.FAILURE, store.LOCK}
+_OURS = {
+    store.START,
+    store.SEGMENTS,
+    store.BATCHES,
+    store.HEADER,
+    store.FAILURE,
+    store.LOCK,
+    store.LOG,
+}
 _AGAIN = "then run the same command again"
 
 

@@ -203,9 +203,14 @@ def _plan(config: RunConfig) -> str:
 def _act(config: RunConfig) -> None:
     """What ``action`` says; each loads no more than it needs."""
     if config.action == "run":
-        from bench.run import run
+        from bench.planning import plan
+        from bench.report import show_if_done
 
-        run(config)
+        planned = plan(config)
+        if show_if_done(planned) is None:
+            from bench.run import make
+
+            make(planned)
     elif config.action == "list":
         print(usage.listing())
     elif config.action == "check":

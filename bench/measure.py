@@ -61,8 +61,10 @@ class Plan:
 class Measurer:
     """Measures batch after batch."""
 
-    def __init__(self, runners: Mapping[str, Runner], plan: Plan, device: AnyDevice) -> None:
-        self.runners, self.plan, self.device = runners, plan, device
+    def __init__(
+        self, runners: Mapping[str, Runner], plan: Plan, device: AnyDevice, segment: int = 0
+    ) -> None:
+        self.runners, self.plan, self.device, self.segment = runners, plan, device, segment
         self._warm: set[int] = set()
 
     def batch(
@@ -102,7 +104,7 @@ class Measurer:
                 orders.append(names)
         legs = {name: self._leg(first[name], timings[name], examples) for name in self.runners}
         ids = [example.id for example in examples]
-        return BatchRecord(index, ids, list(prompts.lengths), legs, orders)
+        return BatchRecord(index, ids, list(prompts.lengths), legs, orders, self.segment)
 
     @property
     def device_name(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from bench import gpus
 from bench.config import ROOT
 
 _PACKAGES = (
@@ -39,6 +40,7 @@ def collect(device: torch.device) -> dict[str, Any]:
         "cpu_affinity": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "device": str(device),
+        "driver": gpus.driver_version() if device.type == "cuda" else None,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "environment": {name: os.environ.get(name) for name in _VARIABLES},
         "hostname": platform.node(),

@@ -4,14 +4,16 @@ Apart, because it shows what the store holds and knows nothing of how it came th
 tables over many runs (``analysis/``).
 """
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from bench import columns
+from bench.planning import Planned
 from bench.schema import Start
-from bench.store import Attempt
+from bench.store import Attempt, next_attempt
 from bench.summary import BASELINE
 
 
@@ -19,6 +21,17 @@ def say(text: str, verbosity: str) -> None:
     """One line to the user."""
     if verbosity != "quiet":
         Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False)
+
+
+def show_if_done(planned: Planned) -> Attempt | None:
+    """Shows a run that is complete, with a line that says so; None if it has yet to run."""
+    config = planned.config
+    attempt = next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
+    if not attempt.is_done():
+        return None
+    say(f"already done: {attempt.folder} (rerun=true runs it again)", config.verbosity)
+    show(attempt, config.verbosity)
+    return attempt
 
 
 def show(attempt: Attempt, verbosity: str) -> None:

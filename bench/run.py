@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from bench import columns, lookup, models, provenance, report, store, summary
+from bench import columns, log, lookup, models, provenance, report, store, summary
 from bench.config import DENSE, RunConfig
 from bench.decoding import StopRule
 from bench.errors import InputError
 from bench.measure import Measurer, Plan, Runner
 from bench.meters import device as devices
 from bench.meters.clock import now_utc
-from bench.planning import plan
+from bench.planning import Planned, plan
 from bench.preparation import Prepared, prepare
 from bench.progress import Progress
-from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Start
+from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.summary import BASELINE, METHOD, OWN_DENSE
 from bench.weights import Weights
 from methods.engine.inference import InferenceModel, Options
@@ -38,17 +38,23 @@ def run(config: RunConfig) -> store.Attempt:
         SkipbenchError: for anything that cannot be run; nothing that was recorded is lost.
     """
     planned = plan(config)
+    return report.show_if_done(planned) or make(planned)
+
+
+def make(planned: Planned) -> store.Attempt:
+    """Makes a run that is not done, from where it was stopped; prints the table."""
+    config = planned.config
     attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
-    if attempt.status() == "done":
-        report.say(f"already done: {attempt.folder} (rerun=true runs it again)", config.verbosity)
-    else:
-        prepared = prepare(planned)
-        with attempt.claim():
-            try:
-                _measure(prepared, attempt)
-            except Exception:
+    prepared = prepare(planned)
+    with attempt.claim(), log.to_file(attempt.log, debug=config.verbosity == "debug"):
+        try:
+            _measure(prepared, attempt)
+        except BaseException as error:
+            log.LOG.exception("ended by %s", type(error).__name__)
+            # A run that was stopped is no failure: the same command goes on with it.
+            if isinstance(error, Exception):
                 attempt.write_failure(traceback.format_exc())
-                raise
+            raise
     report.show(attempt, config.verbosity)
     return attempt
 
@@ -69,7 +75,6 @@ def _measure(prepared: Prepared, attempt: store.Attempt) -> None:
                 config=asdict(config),
                 columns=known,
                 shapes={leg: asdict(shape) for leg, shape in shapes.items()},
-                provenance=provenance.collect(prepared.device),
                 started_at=now_utc(),
             )
         )
@@ -92,20 +97,39 @@ def _batches(
 ) -> list[BatchRecord]:
     """All records of the run: those that are there, and the rest measured and appended."""
     config, examples = prepared.planned.config, prepared.planned.examples
-    records = attempt.batches()
-    measurer = Measurer(_runners(prepared), _plan(prepared), device)
+    segment = Segment(provenance.collect(prepared.device), now_utc())
+    records = _usable(attempt, segment)
+    number = len(attempt.segments())
+    attempt.append(segment)
+    log.LOG.info("segment %d: %s", number, segment.provenance)
+    measurer = Measurer(_runners(prepared), _plan(prepared), device, number)
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
     label = f"{config.method.name} on {config.model.name}"
     with Progress(label, len(starts), quiet=config.verbosity == "quiet") as progress:
         for index, start in enumerate(starts):
-            if index >= len(records):
+            if index not in records:
                 part = slice(start, start + size)
-                records.append(measurer.batch(index, examples[part], prepared.rows[part]))
-                attempt.append(records[-1])
-                progress.note(_so_far(records))
+                records[index] = measurer.batch(index, examples[part], prepared.rows[part])
+                attempt.append(records[index])
+                progress.note(_so_far(list(records.values())))
+                log.LOG.info("batch %d of %d: %s", index + 1, len(starts), progress.text)
             progress.to(index + 1)
-    return records
+    return [records[index] for index in sorted(records)]
+
+
+def _usable(attempt: store.Attempt, now: Segment) -> dict[int, BatchRecord]:
+    """Records that stand: times from other hardware do not; they are taken anew, from the start.
+
+    Batches that were decoded for quality alone stay, wherever that was.
+    """
+    segments = attempt.segments()
+    return {
+        record.index: record
+        for record in attempt.batches()
+        if not any(leg.timings for leg in record.legs.values())
+        or segments[record.segment].hardware == now.hardware
+    }
 
 
 def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]:

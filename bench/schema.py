@@ -1,9 +1,9 @@
 """The records of a run: what is written as it comes, and how it is read back.
 
 Apart, because records outlive code: every field has its meaning here, and a version. Free of
-torch. A run's folder holds ``start.json`` (what runs), ``batches.jsonl`` (one batch a line) and,
-last, ``header.json``: its presence means done. Not here: files and folders (``store.py``),
-derived numbers (``summary.py``).
+torch. A run's folder holds ``start.json`` (what runs), ``segments.jsonl`` (where, one process a
+line), ``batches.jsonl`` (one batch a line) and, last, ``header.json``: its presence means done. Not
+here: files and folders (``store.py``), derived numbers (``summary.py``).
 """
 
 from dataclasses import dataclass, fields
@@ -60,6 +60,7 @@ class BatchRecord:
         prompt_tokens: of each row, BOS included.
         legs: leg -> results; ``method``, and ``baseline`` or ``own_dense`` where they ran.
         order: legs of each timed pass in the order in which they ran.
+        segment: which process measured it, as an index into ``segments.jsonl``.
     """
 
     index: int
@@ -67,6 +68,26 @@ class BatchRecord:
     prompt_tokens: list[int]
     legs: dict[str, Leg]
     order: list[list[str]]
+    segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One process that worked on a run; a run that was stopped and taken up has several.
+
+    Attributes:
+        provenance: code, libraries, device.
+        started_at: UTC.
+    """
+
+    provenance: dict[str, Any]
+    started_at: str
+
+    @property
+    def hardware(self) -> tuple[Any, ...]:
+        """What two processes must share for their times to stand side by side."""
+        names = ("device", "device_name", "driver", "cpu_model")
+        return tuple(self.provenance.get(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +102,6 @@ class Start:
         config: the whole configuration, for a reader.
         columns: those columns of the table that are known before anything ran.
         shapes: leg -> architecture fields, for costs.
-        provenance: code, libraries, device.
         started_at: UTC.
     """
 
@@ -92,7 +112,6 @@ class Start:
     config: dict[str, Any]
     columns: dict[str, Any]
     shapes: dict[str, dict[str, Any]]
-    provenance: dict[str, Any]
     started_at: str
 
 
@@ -103,7 +122,7 @@ class Header:
     Attributes:
         schema_version: of this module.
         columns: every column of the table.
-        num_batches: records in ``batches.jsonl``.
+        num_batches: batches of the run.
         ended_at: UTC.
     """
 

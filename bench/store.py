@@ -20,10 +20,11 @@ from typing import Any, Literal, TextIO, TypeVar
 from bench import disk
 from bench import lock as locks
 from bench.errors import InputError
-from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Start, batch_from, plain
+from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start, batch_from, plain
 
-START, BATCHES, HEADER = "start.json", "batches.jsonl", "header.json"
-FAILURE, LOCK = "failure.txt", "lock"
+START, SEGMENTS, BATCHES = "start.json", "segments.jsonl", "batches.jsonl"
+HEADER = "header.json"
+FAILURE, LOCK, LOG = "failure.txt", "lock", "log.txt"
 
 Status = Literal["done", "running", "stopped", "failed"]
 _T = TypeVar("_T")
@@ -77,6 +78,11 @@ class Attempt:
         """1 for the first."""
         return int(self.folder.name)
 
+    @property
+    def log(self) -> Path:
+        """What was done and what went wrong, for a reader."""
+        return self.folder / LOG
+
     def is_done(self) -> bool:
         """Whether the header is there."""
         with disk.reading(self.folder):
@@ -100,12 +106,13 @@ class Attempt:
         return _read(self.folder / HEADER, lambda raw: Header(**raw))
 
     def batches(self) -> list[BatchRecord]:
-        """All whole records; a torn last line is left out."""
-        path = self.folder / BATCHES
-        # Bytes: a writer may have been killed within a character.
-        lines = (disk.content(path) or b"").split(b"\n")
-        # What is behind the last line break is empty, or a record whose writer was killed.
-        return [_parsed(path, line, batch_from, at + 1) for at, line in enumerate(lines[:-1])]
+        """The newest whole record of each batch, in order."""
+        newest = {record.index: record for record in _lines(self.folder / BATCHES, batch_from)}
+        return [newest[index] for index in sorted(newest)]
+
+    def segments(self) -> list[Segment]:
+        """The processes that worked on it, oldest first."""
+        return _lines(self.folder / SEGMENTS, lambda raw: Segment(**raw))
 
     def claim(self) -> TextIO:
         """Makes the folder and takes the lock, which ends with the process or on close.
@@ -142,16 +149,18 @@ class Attempt:
             )
         with disk.writing(self.folder):
             (self.folder / FAILURE).unlink(missing_ok=True)
-        disk.cut_torn_line(self.folder / BATCHES)
+        for name in (SEGMENTS, BATCHES):
+            disk.cut_torn_line(self.folder / name)
 
     def write_start(self, start: Start) -> None:
         """Written before the first batch."""
         _write_json(self.folder / START, start)
 
-    def append(self, record: BatchRecord) -> None:
+    def append(self, record: BatchRecord | Segment) -> None:
         """One line, flushed to disk; what was written of it is cut again if that fails."""
         line = json.dumps(record, default=plain, ensure_ascii=False) + "\n"
-        disk.append(self.folder / BATCHES, line.encode())
+        name = SEGMENTS if isinstance(record, Segment) else BATCHES
+        disk.append(self.folder / name, line.encode())
 
     def write_header(self, header: Header) -> None:
         """Written last."""
@@ -223,6 +232,14 @@ def listed(results_dir: Path, *, every: bool = False) -> Iterator[Attempt]:
 def _read(path: Path, make: Callable[[dict[str, Any]], _T]) -> _T | None:
     data = disk.content(path)
     return None if data is None else _parsed(path, data, lambda raw: make(_readable(path, raw)))
+
+
+def _lines(path: Path, make: Callable[[dict[str, Any]], _T]) -> list[_T]:
+    """All whole records of a file of lines; a torn last line is left out."""
+    # Bytes: a writer may have been killed within a character.
+    lines = (disk.content(path) or b"").split(b"\n")
+    # What is behind the last line break is empty, or a record whose writer was killed.
+    return [_parsed(path, line, make, at + 1) for at, line in enumerate(lines[:-1])]
 
 
 def _parsed(

@@ -42,7 +42,7 @@ def _store(results, run_id, number=1, *, scores=("bleu",), header=True, failure=
     names = {"seed": changed.get("seed", 0), "limit": changed.pop("limit", 16)}
     with attempt.claim():
         attempt.write_start(
-            Start(SCHEMA_VERSION, run_id, number, names, {}, known, {}, {}, "2026-01-01")
+            Start(SCHEMA_VERSION, run_id, number, names, {}, known, {}, "2026-01-01")
         )
         if header:
             row = dict.fromkeys(columns.names(list(scores))) | known | {"status": "done"}
@@ -345,7 +345,7 @@ def test_rows_are_chosen_by_conditions(tmp_path, conditions, met):
     _store(tmp_path, "a0")
     _store(tmp_path, "b0", tokens=456, speedup=0.5)
     with Attempt(tmp_path / "c0" / "1").claim():
-        start = Start(SCHEMA_VERSION, "c0", 1, {}, {}, KNOWN | {"setting": "x"}, {}, {}, "2026")
+        start = Start(SCHEMA_VERSION, "c0", 1, {}, {}, KNOWN | {"setting": "x"}, {}, "2026")
         Attempt(tmp_path / "c0" / "1").write_start(start)
     _store(tmp_path, "d0", tokens=789, seed=1, setting="")
     _store(tmp_path, "e0", header=False)

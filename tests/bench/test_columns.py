@@ -11,7 +11,15 @@ from bench.meters.clock import Timing
 from methods.engine.ledger import Sums
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results.md"
-RECORDS = (schema.Start, schema.BatchRecord, schema.Leg, Timing, Sums, schema.Header)
+RECORDS = (
+    schema.Start,
+    schema.Segment,
+    schema.BatchRecord,
+    schema.Leg,
+    Timing,
+    Sums,
+    schema.Header,
+)
 # Columns that hold a name, or a number that says which and not how much.
 LABELS = {
     *("run_id", "status", "method", "setting", "model", "checkpoint", "task", "gpu", "dtype"),

@@ -20,7 +20,7 @@ NOW = "2026-01-01T00:00:00+00:00"
 
 
 def _start(run_id="a0", number=1, version=SCHEMA_VERSION):
-    return Start(version, run_id, number, {}, {}, {}, {}, {}, NOW)
+    return Start(version, run_id, number, {}, {}, {}, {}, NOW)
 
 
 def _record(index):
@@ -152,7 +152,8 @@ def test_a_header_that_is_of_other_batches_than_there_are_is_found(tmp_path, the
     attempt = _store(tmp_path)
     path = attempt.folder / "batches.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join((lines * 2)[:there]))
+    more = [line.replace(b'"index": 0', b'"index": 3') for line in lines[:1]]
+    path.write_bytes(b"".join((lines + more)[:there]))
     assert _found(attempt) == [("1/header.json", f"is of 3 batches; {there} are there")]
     if there < 3:
         _mend(attempt)

@@ -51,7 +51,6 @@ START = Start(
     config={"method": {"name": "dense"}},
     columns={"run_id": "0a1b", "seed": 0, "setting": ""},
     shapes={"method": {"num_layers": 4}},
-    provenance={"git_dirty": None},
     started_at="2026-01-01T00:00:00+00:00",
 )
 HEADER = Header(SCHEMA_VERSION, {"tokens": 12, "speedup": None}, 1, "2026-01-01T00:01:00+00:00")
@@ -332,7 +331,7 @@ for run in runs:
         continue
     with lock:
         print("held", flush=True)
-        attempt.write_start(Start(1, run, 1, {}, {}, {}, {}, {}, "2026-01-01T00:00:00+00:00"))
+        attempt.write_start(Start(1, run, 1, {}, {}, {}, {}, "2026-01-01T00:00:00+00:00"))
         for index in range(5):
             attempt.append(BatchRecord(index, [run], [1], {}, []))
         sys.stdin.readline()

@@ -46,7 +46,6 @@ def make(results: Path, count: int) -> None:
             config={},
             columns=row,
             shapes={},
-            provenance={},
             started_at="2026-01-01T00:00:00+00:00",
         )
         folder = results / run_id / "1"
