@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from bench import hub, jobs, lookup, planning
 from bench.config import ROOT, RunConfig
@@ -19,10 +18,6 @@ from bench.weights import Weights, baseline_weights, method_weights
 
 _REVISION = re.compile(r"^revision:.*$", re.MULTILINE)
 _HUB_ID = re.compile(r"^hub_id:.*$", re.MULTILINE)
-_TIMEOUT_S = 10
-# What the HTTP library beneath raises without a connection.
-_HTTP_ERROR: type[Exception] = HfHubHTTPError.__bases__[0]
-_FAULTS = (HfHubHTTPError, HFValidationError, OSError, _HTTP_ERROR)
 
 
 def show_plan(config: RunConfig, overrides: Sequence[str]) -> None:
@@ -38,7 +33,11 @@ def prefetch(config: RunConfig) -> None:
     Raises:
         InputError: for what cannot be had.
     """
-    own = method_weights(config.model, config.method.name, config.seed)
+    model = config.model
+    if model.hub_id is not None and model.weights == "checkpoint" and model.checkpoint is None:
+        # Also where a copy is held: the hub may have a newer commit.
+        hub.snapshot(model.hub_id, model.revision)
+    own = method_weights(model, config.method.name, config.seed)
     found = {"weights": own}
     if config.model.weights != "random":
         base = baseline_weights(config.model, config.method.name, config.meter, own, config.seed)
@@ -89,8 +88,8 @@ def pinned(text: str, commit: str) -> str:
 def _commit(hub_id: str, revision: str | None) -> str:
     """The hub's commit; without a reachable hub, that of the local cache."""
     try:
-        found = HfApi().model_info(hub_id, revision=revision, timeout=_TIMEOUT_S).sha
-    except _FAULTS as error:
+        found = HfApi().model_info(hub_id, revision=revision, timeout=hub.TIMEOUT_S).sha
+    except hub.FAULTS as error:
         found = hub.commit_of(hub_id, revision)
         if found is None:
             raise InputError(

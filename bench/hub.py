@@ -46,10 +46,10 @@ def snapshot(hub_id: str, revision: str | None) -> Path:
         # By the revision, not by its commit: so the cache learns where the branch stands.
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=wanted))
     except FAULTS as error:
-        cached = _complete_copy(hub_id, revision)
-        if cached is None:
+        held = cached(hub_id, revision)
+        if held is None:
             raise _refusal(hub_id, revision, error) from error
-        return cached
+        return held
 
 
 def commit_of(hub_id: str, revision: str | None) -> str | None:
@@ -83,7 +83,8 @@ def _cached_folder(hub_id: str, revision: str | None) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def _complete_copy(hub_id: str, revision: str | None) -> Path | None:
+def cached(hub_id: str, revision: str | None) -> Path | None:
+    """The folder of a complete copy in the local cache; None without one. Asks no network."""
     folder = _cached_folder(hub_id, revision)
     if folder is None:
         return None

@@ -51,11 +51,13 @@ def plan(config: RunConfig) -> Planned:
     Raises:
         InputError: for weights, settings or examples that do not go together.
     """
-    own = method_weights(config.model, config.method.name, config.seed)
+    # Only a run is worth a download; a plan says what is missing.
+    fetch = config.action == "run"
+    own = method_weights(config.model, config.method.name, config.seed, fetch=fetch)
     weights = {METHOD: own}
     if _wants_baseline(config):
         weights[BASELINE] = baseline_weights(
-            config.model, config.method.name, config.meter, own, config.seed
+            config.model, config.method.name, config.meter, own, config.seed, fetch=fetch
         )
     own_reference = None
     if BASELINE in weights and weights[BASELINE].fingerprint == own.fingerprint:

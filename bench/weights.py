@@ -53,8 +53,14 @@ def not_a_checkpoint(folder: Path, error: Exception) -> InputError:
     )
 
 
-def method_weights(model: ModelConfig, method: str, seed: int) -> Weights:
+def method_weights(model: ModelConfig, method: str, seed: int, *, fetch: bool = True) -> Weights:
     """The weights that a method's own leg runs.
+
+    Args:
+        model: the run's model.
+        method: the run's method.
+        seed: of random weights.
+        fetch: ask the hub for what the local cache does not hold.
 
     Raises:
         InputError: if they are not to be had, or are of another architecture than configured.
@@ -66,7 +72,7 @@ def method_weights(model: ModelConfig, method: str, seed: int) -> Weights:
     elif model.variants is not None:
         folder = ROOT / model.variants.get(method, model.variants[DENSE])
     elif model.hub_id is not None:
-        folder = hub.snapshot(model.hub_id, model.revision)
+        folder = _from_hub(model, fetch=fetch)
     else:
         raise InputError(
             f"Model {model.name} has no weights yet",
@@ -78,7 +84,13 @@ def method_weights(model: ModelConfig, method: str, seed: int) -> Weights:
 
 
 def baseline_weights(
-    model: ModelConfig, method: str, meter: MeterConfig, own: Weights, seed: int
+    model: ModelConfig,
+    method: str,
+    meter: MeterConfig,
+    own: Weights,
+    seed: int,
+    *,
+    fetch: bool = True,
 ) -> Weights:
     """The dense weights that a method is compared with.
 
@@ -88,6 +100,7 @@ def baseline_weights(
         meter: ``baseline=own`` takes the method's own weights.
         own: the method's weights.
         seed: of random weights.
+        fetch: as for ``method_weights``.
 
     Raises:
         InputError: for a trained checkpoint that names no dense model.
@@ -95,9 +108,9 @@ def baseline_weights(
     if meter.baseline == "own":
         return own
     if model.baseline is not None:
-        return _named_baseline(model, seed)
+        return _named_baseline(model, seed, fetch=fetch)
     if model.variants is not None and model.checkpoint is None:
-        return method_weights(model, DENSE, seed)
+        return method_weights(model, DENSE, seed, fetch=fetch)
     if own.trained.get("method", DENSE) == DENSE:
         return own
     base = own.trained.get("base")
@@ -119,7 +132,7 @@ def baseline_weights(
     return found
 
 
-def _named_baseline(model: ModelConfig, seed: int) -> Weights:
+def _named_baseline(model: ModelConfig, seed: int, *, fetch: bool) -> Weights:
     """A baseline given as a folder or as the name of a config."""
     name = str(model.baseline)
     path = ROOT / "conf" / "model" / f"{name}.yaml"
@@ -128,7 +141,23 @@ def _named_baseline(model: ModelConfig, seed: int) -> Weights:
     values: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     known = {field.name for field in fields(ModelConfig)}
     given = {str(key): value for key, value in values.items() if key in known}
-    return method_weights(ModelConfig(**{**given, "weights": model.weights}), DENSE, seed)
+    dense = ModelConfig(**{**given, "weights": model.weights})
+    return method_weights(dense, DENSE, seed, fetch=fetch)
+
+
+def _from_hub(model: ModelConfig, *, fetch: bool) -> Path:
+    """The cached copy of a hub model: what a plan saw is what runs. Else the hub's, if asked."""
+    hub_id = str(model.hub_id)
+    held = hub.cached(hub_id, model.revision)
+    if held is None and not fetch:
+        raise InputError(
+            f"The weights of model={model.name} are not here yet",
+            got=f"{hub_id}, not in the local cache of the hub",
+            allowed=f"python -m bench action=prefetch model={model.name}; or "
+            "model.checkpoint=FOLDER, or model.weights=random",
+            where="model",
+        )
+    return held or hub.snapshot(hub_id, model.revision)
 
 
 def _of_folder(folder: Path, expected: Shape | None) -> Weights:
