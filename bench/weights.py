@@ -48,7 +48,7 @@ def not_a_checkpoint(folder: Path, error: Exception) -> InputError:
     return InputError(
         "Cannot load the checkpoint",
         got=f"{folder}: {error}",
-        allowed="a folder with config.json and the weights of OPT or Llama",
+        allowed="a folder with config.json and the weights of OPT, Llama or Qwen2",
         where="model.checkpoint",
     )
 

@@ -37,6 +37,13 @@ TINY_FIELDS = {
         # factor, low_freq_factor, high_freq_factor, original_max_positions
         "rope_scaling": (32.0, 1.0, 4.0, 32),
     },
+    "a Qwen2 with its bias": {
+        "family": "qwen2",
+        "ffn_width": 44,
+        "num_kv_heads": 2,
+        "rope_theta": 1e6,
+        "tied_embeddings": True,
+    },
 }
 
 
@@ -74,7 +81,7 @@ def _has_gpu():
 
 @pytest.fixture(scope="session", params=TINY_FIELDS)
 def shape_name(request):
-    """Each of the four tiny shapes in turn."""
+    """Each of the tiny shapes in turn."""
     return request.param
 
 

@@ -5,7 +5,7 @@ the mathematics, which the fields of Shape select (``layer.py``). Free of torch.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from methods.engine.shape import RopeScaling, Shape, complete_fields
@@ -120,13 +120,23 @@ def _read_rope(config: Config) -> dict[str, object]:
 
 
 def _read_llama(config: Config) -> dict[str, object]:
-    _require(config, "hidden_act", "silu", "silu")
     _require(config, "attention_bias", False, False)
+    return _read_llama_like(config, "llama")
+
+
+def _read_qwen2(config: Config) -> dict[str, object]:
+    # The bias of q, k and v is fixed in the model's code; no key announces it.
+    _require(config, "use_sliding_window", False, False)
+    return _read_llama_like(config, "qwen2")
+
+
+def _read_llama_like(config: Config, family: str) -> dict[str, object]:
+    _require(config, "hidden_act", "silu", "silu")
     _require(config, "mlp_bias", False, False)
     heads = config["num_attention_heads"]
     fields = _tokens(config, tied=False) | _read_rope(config)
     return fields | {
-        "family": "llama",
+        "family": family,
         "num_layers": config["num_hidden_layers"],
         "width": config["hidden_size"],
         "num_heads": heads,
@@ -139,7 +149,7 @@ def _read_llama(config: Config) -> dict[str, object]:
 
 def _write_llama(shape: Shape) -> dict[str, Any]:
     config: dict[str, Any] = {
-        "model_type": "llama",
+        "model_type": shape.family,
         "num_hidden_layers": shape.num_layers,
         "hidden_size": shape.width,
         "num_attention_heads": shape.num_heads,
@@ -217,7 +227,18 @@ LLAMA = Family(
     ignored=("rotary_emb.inv_freq",),
 )
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (OPT, LLAMA)}
+QWEN2 = replace(
+    LLAMA,
+    name="qwen2",
+    architecture="Qwen2ForCausalLM",
+    read=_read_qwen2,
+    layer={
+        **LLAMA.layer,
+        "qkv.bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+    },
+)
+
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (OPT, LLAMA, QWEN2)}
 
 
 def shape_of_config(config: Config) -> Shape:

@@ -23,7 +23,7 @@ class RopeScaling:
 class Shape:
     """The fields of an architecture; a decoder-only transformer with one exit head."""
 
-    family: Literal["opt", "llama"]
+    family: Literal["opt", "llama", "qwen2"]
     num_layers: int
     width: int
     num_heads: int
@@ -40,8 +40,9 @@ class Shape:
     final_norm: bool
     activation: Literal["relu", "silu"]
     gated_mlp: bool
-    # One switch for the q, k, v and out projections, one for the MLP: no family here splits them.
-    attention_bias: bool
+    # Of the q, k and v projections, of the attention's output, of the MLP's matrices.
+    qkv_bias: bool
+    out_bias: bool
     mlp_bias: bool
     positions: Literal["learned", "rotary"]
     rope_theta: float | None
@@ -71,8 +72,10 @@ class Shape:
         """Number of weights, a tied embedding counted once."""
         norm = self.width * (2 if self.norm == "layernorm" else 1)
         attention = self.width * (2 * self.query_width + 2 * self.kv_width)
-        if self.attention_bias:
-            attention += self.query_width + 2 * self.kv_width + self.width
+        if self.qkv_bias:
+            attention += self.query_width + 2 * self.kv_width
+        if self.out_bias:
+            attention += self.width
         mlp = (3 if self.gated_mlp else 2) * self.width * self.ffn_width
         if self.mlp_bias:
             mlp += self.ffn_width * (2 if self.gated_mlp else 1) + self.width
@@ -88,39 +91,44 @@ class Shape:
 # OPT's position table starts with two unused rows: position p reads row p + 2.
 POSITION_OFFSET = 2
 
+_OPT: Mapping[str, object] = {
+    "norm": "layernorm",
+    "norm_eps": 1e-5,
+    "norm_placement": "pre",
+    "activation": "relu",
+    "gated_mlp": False,
+    "qkv_bias": True,
+    "out_bias": True,
+    "mlp_bias": True,
+    "positions": "learned",
+    "rope_theta": None,
+    "rope_scaling": None,
+    "tied_embeddings": True,
+    "bos_token_id": None,
+    "eos_token_ids": (),
+    "pad_token_id": None,
+}
+_LLAMA: Mapping[str, object] = {
+    "norm": "rmsnorm",
+    "norm_eps": 1e-5,
+    "norm_placement": "pre",
+    "rope_theta": None,
+    "activation": "silu",
+    "gated_mlp": True,
+    "qkv_bias": False,
+    "out_bias": False,
+    "mlp_bias": False,
+    "positions": "rotary",
+    "rope_scaling": None,
+    "tied_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_ids": (),
+    "pad_token_id": None,
+}
 FAMILY_FIELDS: Mapping[str, Mapping[str, object]] = {
-    "opt": {
-        "norm": "layernorm",
-        "norm_eps": 1e-5,
-        "norm_placement": "pre",
-        "activation": "relu",
-        "gated_mlp": False,
-        "attention_bias": True,
-        "mlp_bias": True,
-        "positions": "learned",
-        "rope_theta": None,
-        "rope_scaling": None,
-        "tied_embeddings": True,
-        "bos_token_id": None,
-        "eos_token_ids": (),
-        "pad_token_id": None,
-    },
-    "llama": {
-        "norm": "rmsnorm",
-        "norm_eps": 1e-5,
-        "norm_placement": "pre",
-        "rope_theta": None,
-        "activation": "silu",
-        "gated_mlp": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "positions": "rotary",
-        "rope_scaling": None,
-        "tied_embeddings": False,
-        "bos_token_id": None,
-        "eos_token_ids": (),
-        "pad_token_id": None,
-    },
+    "opt": _OPT,
+    "llama": _LLAMA,
+    "qwen2": {**_LLAMA, "norm_eps": 1e-6, "qkv_bias": True},
 }
 
 

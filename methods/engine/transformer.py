@@ -36,9 +36,9 @@ class Block(nn.Module):
         self.shape = shape
         self.attention_norm = _norm(shape)
         self.qkv = nn.Linear(
-            shape.width, shape.query_width + 2 * shape.kv_width, bias=shape.attention_bias
+            shape.width, shape.query_width + 2 * shape.kv_width, bias=shape.qkv_bias
         )
-        self.out = nn.Linear(shape.query_width, shape.width, bias=shape.attention_bias)
+        self.out = nn.Linear(shape.query_width, shape.width, bias=shape.out_bias)
         self.mlp_norm = _norm(shape)
         hidden = shape.ffn_width * (2 if shape.gated_mlp else 1)
         self.up = nn.Linear(shape.width, hidden, bias=shape.mlp_bias)

@@ -29,6 +29,8 @@ PUBLISHED = {
     "opt2.7b": (2_651_596_800, 327_680, 2048, None, 2, 2),
     "opt350m": (331_196_416, 98_304, 2048, None, 2, 2),
     "opt6.7b": (6_658_473_984, 524_288, 2048, None, 2, 2),
+    "qwen2.5-0.5b": (494_032_768, 12_288, 32768, 1e6, 151643, 151643),
+    "qwen2.5-1.5b": (1_543_714_304, 28_672, 131072, 1e6, 151643, 151643),
     "smollm2-135m": (134_515_008, 23_040, 8192, 1e5, 0, 0),
     "smollm2-360m": (361_821_120, 40_960, 8192, 1e5, 0, 0),
 }
@@ -41,6 +43,7 @@ LICENCES = {
     "llama3.2": "Llama 3.2 Community",
     "codellama": "Llama 2 Community",
     "layerskip": "FAIR Noncommercial Research",
+    "qwen2.5": "Apache-2.0",
     "smollm2": "Apache-2.0",
 }
 GATED = ("meta-llama/", "facebook/layerskip-")
@@ -70,7 +73,10 @@ def test_the_fields_give_the_published_sizes_to_the_unit(name):
     found = (shape.num_parameters, kv_bytes, shape.max_positions, shape.rope_theta)
     assert (*found, shape.bos_token_id, *shape.eos_token_ids) == PUBLISHED[name]
     assert shape.pad_token_id == (1 if shape.family == "opt" else None)
-    assert (shape.head_dim * shape.num_heads, shape.norm_eps) == (shape.width, 1e-5)
+    assert (shape.head_dim * shape.num_heads, shape.norm_eps) == (
+        shape.width,
+        1e-6 if shape.family == "qwen2" else 1e-5,
+    )
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -1,4 +1,4 @@
-"""The reference: transformers' own models of the four tiny shapes, and helpers around them."""
+"""The reference: transformers' own models of the tiny shapes, and helpers around them."""
 
 import copy
 from dataclasses import dataclass
@@ -56,6 +56,17 @@ CONFIGS = {
                 "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 32,
             },
+        },
+    ),
+    "a Qwen2 with its bias": (
+        transformers.Qwen2Config,
+        {
+            "intermediate_size": 44,
+            "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
         },
     ),
 }

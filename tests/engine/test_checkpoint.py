@@ -26,6 +26,10 @@ WRITTEN_KEYS = {
         "hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
         "intermediate_size hidden_act rms_norm_eps rope_parameters attention_bias mlp_bias"
     ),
+    "qwen2": (
+        "hidden_size num_hidden_layers num_attention_heads num_key_value_heads "
+        "intermediate_size hidden_act rms_norm_eps rope_parameters use_sliding_window"
+    ),
 }
 COMMON_KEYS = (
     "architectures vocab_size max_position_embeddings tie_word_embeddings "

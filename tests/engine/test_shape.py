@@ -51,7 +51,7 @@ def test_the_number_of_parameters_is_that_of_the_modules(shape_name, tiny_shape)
 
 
 def test_biases_of_a_gated_mlp_and_an_attention_are_counted(tiny_shape):
-    shape = tiny_shape("a Llama with grouped heads", attention_bias=True, mlp_bias=True)
+    shape = tiny_shape("a Llama with grouped heads", qkv_bias=True, out_bias=True, mlp_bias=True)
     assert sum(p.numel() for p in Transformer(shape).parameters()) == shape.num_parameters
 
 
