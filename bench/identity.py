@@ -8,12 +8,14 @@ header.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from bench.config import RunConfig
 
 IDENTITY_VERSION = 1
+# Fields that came later, by their path such as ``meter.energy``, each with the value that runs
+# before it had: equal to that it is left out, so that those runs keep their ids.
+ADDED_LATER: Mapping[str, Any] = {}
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -39,14 +41,40 @@ def identity(
         resolved: the method's complete settings.
         examples: hash of the prompts and references that are decoded.
     """
-    return {
+    decode, meter, engine = config.decode, config.meter, config.engine
+    names = {
         "identity_version": IDENTITY_VERSION,
         "method": {"name": config.method.name, **resolved},
         "weights": dict(weights),
         "task": {"name": config.task.name, "split": config.task.split, "examples": examples},
-        "decode": asdict(config.decode) | {"max_new_tokens": config.max_new_tokens},
-        "meter": asdict(config.meter),
-        "engine": asdict(config.engine),
+        "decode": {
+            "length": decode.length,
+            "max_new_tokens": config.max_new_tokens,
+            "choose": decode.choose,
+        },
+        "meter": {
+            "batch_size": meter.batch_size,
+            "warmups": meter.warmups,
+            "repeats": meter.repeats,
+            "timed_batches": meter.timed_batches,
+            "baseline": meter.baseline,
+            "own_dense": meter.own_dense,
+        },
+        "engine": {"dtype": engine.dtype, "packed": engine.packed},
         "gpu": device,
         "seed": config.seed,
     }
+    return without_added(names, ADDED_LATER)
+
+
+def without_added(names: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """``names`` without those fields of ``added`` (path -> old value) that have their old value."""
+    kept = dict(names)
+    for path, old in added.items():
+        group, _, rest = path.partition(".")
+        if not rest:
+            if group in kept and kept[group] == old:
+                del kept[group]
+        elif group in kept:
+            kept[group] = without_added(kept[group], {rest: old})
+    return kept

@@ -8,11 +8,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from bench import gpus, lookup
 from bench.config import DENSE, RunConfig
 from bench.errors import InputError
+from bench.fingerprint import fingerprint
 from bench.identity import digest, identity
 from bench.summary import BASELINE, METHOD, OWN_DENSE
 from bench.tasks.contract import Example, Split, Task
@@ -68,10 +70,14 @@ def plan(config: RunConfig) -> Planned:
         config.task.name, config.task.params, config.task.split, config.task.limit
     )
     gpu = gpus.resolve(config.gpu.name)
+    fingerprints = {leg: each.fingerprint for leg, each in weights.items()}
+    if config.model.tokenizer is not None:
+        # Another one than the checkpoint's, whose fingerprint holds its own.
+        fingerprints["tokenizer"] = fingerprint(Path(config.model.tokenizer).expanduser(), [])
     names = identity(
         config,
         device=gpu,
-        weights={leg: each.fingerprint for leg, each in weights.items()},
+        weights=fingerprints,
         resolved=_params_of_identity(config, own),
         examples=examples_hash,
     )

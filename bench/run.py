@@ -154,7 +154,7 @@ def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]
 
 def _checkpoint(config: RunConfig, own: Weights) -> str:
     if own.folder is None:
-        return own.fingerprint
+        return f"random:{own.seed}"
     if config.model.checkpoint is not None:
         return config.model.checkpoint
     if config.model.variants is not None:

@@ -7,7 +7,7 @@ us) bears on every number, and a plan must know it on a login node. Not here: re
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from bench import hub
 from bench.config import DENSE, ROOT, MeterConfig, ModelConfig
 from bench.errors import InputError
 from bench.fingerprint import fingerprint
+from bench.identity import digest
 from methods.engine import files
 from methods.engine.families import UnsupportedError
 from methods.engine.shape import Shape
@@ -30,7 +31,7 @@ class Weights:
 
     Attributes:
         folder: a checkpoint in hub format; None for random weights.
-        fingerprint: hash of all that is read from the folder, or the seed of random weights.
+        fingerprint: hash of all that is read from the folder, or seed and shape of random weights.
         shape: the architecture.
         trained: contents of the folder's ``skipbench.json``; empty without one.
         seed: of random weights.
@@ -66,7 +67,8 @@ def method_weights(model: ModelConfig, method: str, seed: int, *, fetch: bool = 
         InputError: if they are not to be had, or are of another architecture than configured.
     """
     if model.weights == "random":
-        return Weights(None, f"random:{seed}", model.configured_shape(), {}, seed)
+        shape = model.configured_shape()
+        return Weights(None, f"random:{seed}:{digest(asdict(shape))}", shape, {}, seed)
     if model.checkpoint is not None:
         folder = Path(model.checkpoint).expanduser().resolve()
     elif model.variants is not None:

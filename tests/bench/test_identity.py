@@ -4,7 +4,8 @@ from dataclasses import asdict, fields, is_dataclass, replace
 
 import pytest
 
-from bench.identity import digest, identity
+from bench.identity import digest, identity, without_added
+from bench.planning import plan
 
 GIVEN = {
     "device": "cpu",
@@ -133,3 +134,34 @@ def test_the_identity_is_plain_data(config):
     assert names["identity_version"] == 1
     assert names["method"]["name"] == "skipdecode"
     assert names["meter"] == asdict(config.meter)
+
+
+def test_a_field_added_with_its_old_value_changes_no_id(config):
+    old = identity(config, **GIVEN)
+    for path in ("energy", "meter.energy", "method.new_setting"):
+        group, _, name = path.rpartition(".")
+        new = {**old, group: {**old[group], name: "off"}} if group else {**old, name: "off"}
+        assert digest(new) != digest(old)
+        assert digest(without_added(new, {path: "off"})) == digest(old)
+        assert digest(without_added(new, {path: "on"})) == digest(new)
+
+
+@pytest.fixture
+def planned_id(configured):
+    """``planned_id(*overrides)``: the id that a plan gives, of random weights."""
+    given = ("+method=dense", "model.weights=random", "task.limit=2", "gpu=cpu")
+    return lambda *overrides: plan(configured(*given, *overrides)).run_id
+
+
+def test_random_weights_of_another_shape_are_another_run(planned_id):
+    ids = {planned_id(f"model={name}") for name in ("tiny", "opt125m", "opt350m")}
+    assert len(ids | {planned_id("model=tiny", "model.shape.num_layers=6")}) == 4
+    assert planned_id("model=tiny") in ids
+
+
+def test_another_tokenizer_is_another_run(planned_id, tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    first = planned_id("model=tiny", f"model.tokenizer={tmp_path}")
+    assert first != planned_id("model=tiny")
+    (tmp_path / "tokenizer.json").write_text("{ }")
+    assert planned_id("model=tiny", f"model.tokenizer={tmp_path}") != first
