@@ -49,14 +49,14 @@ def whole_lines(results_dir):
     return found
 
 
-def killed_at_random(results_dir, more, draw):
-    """Starts and kills until a start ends by itself; returns how often it was killed."""
+def killed_until_done(results_dir, more, draw, left):
+    """Starts and kills, ``left`` times at most, until a start ends by itself; the number of kills."""
     kills, startup_s = 0, first_record_s(results_dir, more)
     while True:
         before = whole_lines(results_dir)
         process = start(results_dir, *more)
-        # From the import of torch to the last batch, wherever that falls.
-        wait_s = draw.uniform(0.3, 1.3 * startup_s) if kills < KILLS else 600
+        # From the first import to the last batch, wherever that falls.
+        wait_s = draw.uniform(0.3, 1.3 * startup_s) if kills < left else 600
         try:
             out, _ = process.communicate(timeout=wait_s)
         except subprocess.TimeoutExpired:
@@ -65,8 +65,7 @@ def killed_at_random(results_dir, more, draw):
             kills += 1
         else:
             assert process.returncode == 0, out
-            if kills >= KILLS or done(results_dir) == (RUNS if more else 1):
-                return kills
+            return kills
         after = whole_lines(results_dir)
         assert all(after[path].startswith(lines) for path, lines in before.items())
 
@@ -81,28 +80,25 @@ def first_record_s(results_dir, more):
     return time.perf_counter() - began
 
 
-def done(results_dir):
-    return len(list(results_dir.glob("*/1/header.json")))
-
-
 @pytest.mark.parametrize("more", [(), SWEEP], ids=["a run", "a sweep"])
 def test_no_record_is_lost_or_doubled(more, tmp_path):
-    results_dir = tmp_path / "runs"
-    kills = killed_at_random(results_dir, more, random.Random(7))
-    assert kills >= 5, "ended too soon to say anything"
+    kills, draw = 0, random.Random(7)
+    while kills < KILLS:
+        results_dir = tmp_path / f"after-{kills}-kills"
+        kills += killed_until_done(results_dir, more, draw, KILLS - kills)
+        check_whole(results_dir, RUNS if more else 1)
+    lines = whole_lines(results_dir)
+    out, _ = start(results_dir, *more).communicate(timeout=60)
+    assert "already done" in out
+    assert whole_lines(results_dir) == lines
+
+
+def check_whole(results_dir, num_runs):
+    """Every batch of every run is there once, and nothing else."""
     runs = list(results_dir.glob("*"))
-    assert len(runs) == (RUNS if more else 1)
+    assert len(runs) == num_runs
     for run in runs:
         lines = (run / "1" / "batches.jsonl").read_text(encoding="utf-8").splitlines()
         assert [json.loads(line)["index"] for line in lines] == list(range(BATCHES))
         assert json.loads((run / "1" / "header.json").read_text())["num_batches"] == BATCHES
         assert not (run / "2").exists()
-    process = start(results_dir, *more)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "already done" in out
-    assert whole_lines(results_dir) == {run / "1" / "batches.jsonl": lines_of(run) for run in runs}
-
-
-def lines_of(run):
-    return (run / "1" / "batches.jsonl").read_bytes()

@@ -122,7 +122,10 @@ def test_the_second_run_says_done_and_runs_nothing(first, command):
     assert "rerun=true" in again_err
     assert again_out == out
     after = {path: path.stat().st_mtime_ns for path in results.rglob("*") if path.is_file()}
-    assert {path.name for path in before} == {"start.json", "batches.jsonl", "header.json", "lock"}
+    assert {path.name for path in before} == {
+        *("start.json", "segments.jsonl", "batches.jsonl", "header.json"),
+        *("lock", "log.txt"),
+    }
     assert after == before
 
 
