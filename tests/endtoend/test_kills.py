@@ -50,7 +50,7 @@ def whole_lines(results_dir):
 
 
 def killed_until_done(results_dir, more, draw, left):
-    """Starts and kills, ``left`` times at most, until a start ends by itself; the number of kills."""
+    """Starts and kills, at most ``left`` times, until a start ends by itself; counts kills."""
     kills, startup_s = 0, first_record_s(results_dir, more)
     while True:
         before = whole_lines(results_dir)
