@@ -28,7 +28,7 @@ from bench.errors import InputError, InvalidRunError, SkipbenchError
 from slurm import hydra_plugin
 
 CONF = ROOT / "conf"
-USAGE_EXIT, INVALID_EXIT = 2, 1
+USAGE_EXIT, INVALID_EXIT, INTERRUPTED_EXIT = 2, 1, 130
 
 _HELP_FLAGS = {"-h", "--help"}
 _ACTIONS: tuple[str, ...] = get_args(Action)
@@ -97,7 +97,13 @@ class Entry:
 
     def run(self, config: RunConfig) -> None:
         """Does what the configuration says."""
-        self._work(config)
+        try:
+            self._work(config)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of a pipe, such as head, has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
 
     def in_words(self, error: Exception) -> SkipbenchError:
         """What Hydra found wrong with a command line."""
@@ -122,6 +128,9 @@ def _enter(
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(entry)()
     except SkipbenchError as error:
         entry.tell(error)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; the same command goes on where it was\n")
+        sys.exit(INTERRUPTED_EXIT)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         if entry.entered:
             raise

@@ -176,12 +176,17 @@ def _setting(prepared: Prepared) -> str:
 
 def _runners(prepared: Prepared) -> dict[str, Runner]:
     """Each leg's method and weights; equal weights are held once."""
+    config, legs = prepared.planned.config, prepared.planned.weights
     held: dict[str, InferenceModel] = {}
+    distinct = {weights.fingerprint: weights for weights in legs.values()}
+    with Progress("loading weights", len(distinct), quiet=config.verbosity == "quiet") as progress:
+        for fingerprint, weights in distinct.items():
+            log.LOG.info("loading %s", weights.folder or fingerprint)
+            held[fingerprint] = _inference_form(prepared, weights)
+            progress.to(len(held))
     runners = {}
-    for leg, weights in prepared.planned.weights.items():
-        if weights.fingerprint not in held:
-            held[weights.fingerprint] = _inference_form(prepared, weights)
-        name = prepared.planned.config.method.name if leg == METHOD else DENSE
+    for leg, weights in legs.items():
+        name = config.method.name if leg == METHOD else DENSE
         params = prepared.params if leg == METHOD else find_params(DENSE).Params()
         method = find_method(name).Method(params, weights.shape)
         runners[leg] = Runner(method, held[weights.fingerprint], timed=leg != OWN_DENSE)

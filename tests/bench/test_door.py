@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import command_line
+from bench import command_line, door
 from methods.registry import method_names
 
 METHODS = ", ".join(method_names())
@@ -200,3 +200,27 @@ SETTINGS = {
 @pytest.mark.parametrize("argument", SETTINGS)
 def test_only_settings_are_let_through_hydras_own_check(argument):
     assert command_line.arguments([argument]) == [SETTINGS[argument]]
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault():
+    shown = subprocess.run(
+        f"{sys.executable} -m bench action=list | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (shown.stdout, shown.stderr) == ("+method=\n", "")
+
+
+def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["bench", "action=list"])
+    monkeypatch.setattr(door, "_act", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        door.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "stopped; the same command goes on where it was\n"

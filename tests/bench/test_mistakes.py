@@ -129,7 +129,7 @@ FILES = {
     ),
     "a checkpoint of an unknown kind": (
         (DENSE, "model.checkpoint={tmp}/bert"),
-        ("bert", "OPT or Llama"),
+        ("bert", "OPT, Llama or Qwen2"),
     ),
     "a damaged config.json": ((DENSE, "model.checkpoint={tmp}/damaged"), ("config.json",)),
     "no such baseline": ((SKIP, "model.baseline={tmp}/no"), ("{tmp}/no", "config.json")),
