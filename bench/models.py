@@ -7,11 +7,11 @@ Apart from ``weights.py``, which finds them without torch. Not here: reading ten
 from pathlib import Path
 
 import torch
-from methods.engine.files import CheckpointError
 
 from bench import text
 from bench.weights import Weights, not_a_checkpoint
 from methods.engine import checkpoint
+from methods.engine.files import CheckpointError
 from methods.engine.transformer import Transformer
 
 
