@@ -123,12 +123,13 @@ def _usable(attempt: store.Attempt, now: Segment) -> dict[int, BatchRecord]:
 
     Batches that were decoded for quality alone stay, wherever that was.
     """
-    segments = attempt.segments()
+    # A record whose segment was lost is from an unknown machine, which is not this one.
+    hardware = dict(enumerate(segment.hardware for segment in attempt.segments()))
     return {
         record.index: record
         for record in attempt.batches()
         if not any(leg.timings for leg in record.legs.values())
-        or segments[record.segment].hardware == now.hardware
+        or hardware.get(record.segment) == now.hardware
     }
 
 

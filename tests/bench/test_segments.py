@@ -79,6 +79,15 @@ def test_on_another_machine_times_start_anew_and_quality_stays(config, stopped, 
     assert stopped.header().columns["speedup"] is not None
 
 
+def test_times_of_an_unknown_machine_are_taken_anew(config, stopped):
+    (stopped.folder / "segments.jsonl").unlink()
+    before = lines(stopped)
+    run(config)
+    # Two timed batches anew and the one that was missing, behind what was there.
+    assert lines(stopped)[: len(before)] == before
+    assert len(lines(stopped)) == len(before) + TIMED + 1
+
+
 def test_the_log_tells_every_batch_and_what_ended_a_process(config, stopped):
     run(config)
     text = stopped.log.read_text(encoding="utf-8")
