@@ -4,6 +4,7 @@ Apart, and free of torch, so that a login node can fetch what a job without netw
 here: which model and revision a config names (``weights.py``).
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def snapshot(hub_id: str, revision: str | None) -> Path:
         held = cached(hub_id, revision)
         if held is None:
             raise _refusal(hub_id, revision, error) from error
+        told = _first_line(error)
+        sys.stderr.write(f"{hub_id}: the hub gives nothing ({told}); cached: {held.name}\n")
         return held
 
 
@@ -110,6 +113,10 @@ def _refusal(hub_id: str, revision: str | None, error: Exception) -> InputError:
     elif isinstance(error, RepositoryNotFoundError | HFValidationError):
         allowed = "owner/name of a model on the hub; for a private one a token, as HF_TOKEN"
         where = "model.hub_id"
-    told = (str(error) or type(error).__name__).strip().splitlines()[0]
+    told = _first_line(error)
     asked = hub_id if revision is None else f"{hub_id} at {revision}"
     return InputError(f"Cannot fetch {asked} from the hub", got=told, allowed=allowed, where=where)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0]

@@ -1,1 +1,1 @@
-"""Launchers for SLURM and the local machine."""
+"""Launchers of sweeps: checked whole, then run here (SLURM is to come)."""

@@ -137,10 +137,12 @@ def test_a_model_is_fetched_into_the_cache_under_its_revision(fake):
     ],
     ids=["no connection", "offline mode", "not cached", "slow", "hub down", "token forgotten"],
 )
-def test_without_a_hub_a_complete_cached_copy_is_taken(fake, fault, faulty):
+def test_without_a_hub_a_complete_cached_copy_is_taken(fake, fault, faulty, capsys):
     held = fake.store("facebook/opt-125m", ["config.json", "pytorch_model.bin"])
     fake.fault, fake.faulty = fault(), faulty
     assert hub.snapshot("facebook/opt-125m", None) == held
+    # A copy that may be old is never taken in silence.
+    assert f"cached: {held.name}" in capsys.readouterr().err
     assert fake.fetched == []
 
 
