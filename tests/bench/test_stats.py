@@ -1,17 +1,13 @@
-"""Ratios and intervals: by hand, and by simulation where theory says how often they must cover."""
+"""Ratios, percentiles and intervals, by hand. How often they cover: ``test_stats_coverage.py``."""
 
 import math
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from bench import stats
-from bench.stats import UNKNOWN, bootstrap, speedup
-
-# Enough that the bounds below lie four standard deviations (0.5 points) off 95 %.
-REPETITIONS = 2000
-BATCHES = 20
-NOISE = 0.05
+from bench.stats import SPEEDUPS, UNKNOWN, bootstrap, drift, percentile, speedup
 
 
 def test_speedup_is_the_ratio_of_total_times_per_token():
@@ -41,8 +37,9 @@ def test_the_interval_is_the_jackknife_made_by_hand():
     without = [math.log((10.0 - each) / 4.0) for each in baseline_s]
     mean = sum(without) / 5
     error = math.sqrt(4 / 5 * sum((each - mean) ** 2 for each in without))
-    # Student's t at 97.5 % with 4 degrees of freedom.
-    reach = 2.7764451051977987 * error
+    # Shares of the time, mean of both legs: their squares sum to 0.201, so 3.975 batches less one.
+    freedom = 1 / (0.2**2 + 0.21**2 + 0.19**2 + 0.22**2 + 0.18**2) - 1
+    reach = student.ppf(0.975, freedom) * error
     by_hand = (2 * math.exp(-reach), 2 * math.exp(reach))
     assert interval == pytest.approx(by_hand, rel=1e-9)
 
@@ -72,16 +69,107 @@ def test_speedup_has_no_interval_where_one_batch_holds_all_tokens():
     assert interval == UNKNOWN
 
 
-def test_the_interval_of_identical_legs_covers_one_about_95_times_of_100():
-    draw = np.random.default_rng(0)
-    tokens = draw.integers(20, 60, size=BATCHES)
-    covered = 0
-    for _ in range(REPETITIONS):
-        noise = np.exp(NOISE * draw.standard_normal((2, BATCHES)))
-        baseline_s, method_s = 0.01 * tokens * noise
-        _, (low, high) = speedup(baseline_s, tokens, method_s, tokens)
-        covered += low <= 1 <= high
-    assert 0.93 <= covered / REPETITIONS <= 0.97
+def test_a_long_batch_leaves_fewer_degrees_of_freedom():
+    seconds, twice = [1.0, 1.1, 0.9, 1.2, 8.0], [2.0, 2.1, 2.0, 2.3, 15.0]
+    ratio, (low, _) = speedup(twice, [1] * 5, seconds, [1] * 5)
+    shares = [(a / 12.2 + b / 23.4) / 2 for a, b in zip(seconds, twice, strict=True)]
+    # Kish's effective number of batches is 2.18 of 5.
+    freedom = 1 / sum(share**2 for share in shares) - 1
+    assert 1.1 < freedom < 1.3
+    left_out = [math.log((23.4 - b) / (12.2 - a)) for a, b in zip(seconds, twice, strict=True)]
+    error = math.sqrt(4 / 5 * sum((each - np.mean(left_out)) ** 2 for each in left_out))
+    assert math.log(ratio / low) == pytest.approx(student.ppf(0.975, freedom) * error, rel=1e-9)
+
+
+def test_one_batch_of_nearly_all_work_leaves_one_degree_of_freedom_and_no_less():
+    seconds = [1.0, 1.1, 0.9, 1.2, 1e6]
+    ratio, (low, high) = speedup(seconds, [1] * 5, [1.0, 1.0, 1.0, 1.0, 1e6], [1] * 5)
+    assert 0 < low < ratio < high < math.inf
+
+
+def test_the_three_ways_give_three_results_for_the_same_data():
+    legs = ([1.0, 9.0, 2.0, 7.0, 3.0], [8] * 5, [1.0, 3.0, 1.5, 2.0, 2.5], [8] * 5)
+    found = {name: of(*legs) for name, of in SPEEDUPS.items()}
+    totals, resampled, geometric = (
+        found[name]
+        for name in ("ratio_of_totals_jackknife_t", "ratio_of_totals_bca", "geometric_mean_t")
+    )
+    assert totals == speedup(*legs)
+    assert totals[0] == resampled[0] == pytest.approx(22 / 10)
+    assert geometric[0] == pytest.approx((1 * 3 * (4 / 3) * 3.5 * 1.2) ** (1 / 5))
+    assert len({interval for _, interval in found.values()}) == 3
+    assert all(low < ratio < high for ratio, (low, high) in found.values())
+
+
+def test_the_geometric_mean_has_the_interval_of_students_t_on_its_logs():
+    ratios = [1.0, 2.0, 4.0, 2.0, 1.0]
+    mean, interval = SPEEDUPS["geometric_mean_t"](ratios, [3] * 5, [0.5] * 5, [1.5 * 1] * 5)
+    # Logs in units of log 2, less the mean 0.8: squares sum to 2.8; each divided by 4, then by 5.
+    reach = student.ppf(0.975, 4) * math.sqrt(2.8 / 4 / 5)
+    assert mean == pytest.approx(2**0.8)
+    assert interval == pytest.approx((2 ** (0.8 - reach), 2 ** (0.8 + reach)), rel=1e-9)
+
+
+def test_the_geometric_mean_is_unknown_where_a_batch_has_no_ratio():
+    legs = ([1.0] * 6, [4, 0, 4, 4, 4, 4], [1.0] * 6, [4] * 6)
+    assert SPEEDUPS["geometric_mean_t"](*legs) == (None, UNKNOWN)
+    assert speedup(*legs)[0] is not None
+
+
+@pytest.mark.parametrize("name", SPEEDUPS)
+def test_every_way_knows_its_limits(name):
+    of = SPEEDUPS[name]
+    assert of([], [], [], []) == (None, UNKNOWN)
+    assert of([1.0] * 6, [0] * 6, [1.0] * 6, [4] * 6) == (None, UNKNOWN)
+    assert of([3.0], [2], [1.0], [2]) == (pytest.approx(3.0), UNKNOWN)
+    for batches, known in ((4, False), (5, True)):
+        seconds = [1.0 + 0.1 * index for index in range(batches)]
+        _, interval = of(seconds, [1] * batches, [1.0] * batches, [1] * batches)
+        assert [end is not None for end in interval] == [known, known]
+    same, interval = of([3.0] * 6, [7] * 6, [2.0] * 6, [7] * 6)
+    assert (same, *interval) == pytest.approx((1.5, 1.5, 1.5), rel=1e-12)
+
+
+def test_resampled_batches_without_a_token_give_no_interval():
+    ratio, interval = SPEEDUPS["ratio_of_totals_bca"](
+        [1.0] * 6, [0, 0, 0, 0, 0, 9], [1.0] * 6, [9] * 6
+    )
+    assert ratio == pytest.approx(6.0)
+    assert interval == UNKNOWN
+
+
+def test_drift_is_the_speedup_of_each_half_without_the_middle():
+    found = drift([4.0, 2.0, 99.0, 3.0, 3.0], [1] * 5, [2.0, 1.0, 1.0, 2.0, 4.0], [1] * 5)
+    assert found == pytest.approx((2.0, 1.0))
+
+
+def test_drift_of_two_batches_is_their_ratios():
+    assert drift([4.0, 2.0], [1, 1], [1.0, 1.0], [1, 1]) == pytest.approx((4.0, 2.0))
+
+
+def test_drift_is_unknown_where_a_half_has_nothing():
+    assert drift([], [], [], []) == (None, None)
+    assert drift([1.0], [1], [1.0], [1]) == (None, None)
+    assert drift([1.0, 2.0], [0, 1], [1.0, 1.0], [1, 1]) == (None, pytest.approx(2.0))
+
+
+def test_percentile_lies_on_the_line_between_neighbours():
+    # Rank 0.95 x 19 = 18.05 of 0 to 19.
+    assert percentile([float(index) for index in range(20)], 95) == pytest.approx(18.05)
+    assert percentile([4.0, 1.0, 2.0, 9.0], 50) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("q", "least"), [(50, 1), (5, 20), (95, 20), (99, 100), (99.9, 1000)])
+def test_percentile_is_withheld_where_no_sample_is_expected_beyond_it(q, least):
+    samples = [float(index) for index in range(least)]
+    assert percentile(samples, q) is not None
+    assert percentile(samples[1:], q) is None
+
+
+@pytest.mark.parametrize("q", [0, 100, -5, math.nan])
+def test_percentile_refuses_what_is_none(q):
+    with pytest.raises(ValueError, match="between 0 and 100"):
+        percentile([1.0] * 1000, q)
 
 
 def test_bootstrap_of_a_mean_agrees_with_the_normal_interval():
