@@ -1,15 +1,15 @@
-"""``python -m analysis``: tables from the records of runs."""
+"""``python -m analysis``: tables, comparisons and pages from the records of runs."""
 
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
 
-from analysis import runs, selection
+from analysis import compare, runs, selection, show
 from bench.errors import InputError, SkipbenchError
 
 USAGE_EXIT = 2
@@ -22,6 +22,10 @@ _ABOUT = """Tables from the records of runs; needs neither a GPU nor torch.
   python -m analysis runs --results DIR DIR --format json runs of several folders
   python -m analysis runs --where 'method==skipdecode' --where 'speedup>1.5'
   python -m analysis runs --group seed --columns method,seeds,speedup,speedup.sd
+  python -m analysis show RUN_ID                          one run, all that is known of it
+  python -m analysis compare RUN_ID RUN_ID                runs beside the first, if they are alike
+
+A run id may be shortened to a beginning that no other run has.
 """
 
 _ABOUT_RUNS = """One row a run: its newest complete attempt, or its newest if none is complete.
@@ -54,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.command is None:
             sys.stderr.write(_ABOUT)
             return USAGE_EXIT
-        _write(_runs(chosen), chosen.out)
+        _write(_ANSWERS[chosen.command](chosen), chosen.out)
     except SkipbenchError as error:
         sys.stderr.write(f"{error}\n")
         return USAGE_EXIT
@@ -68,12 +72,27 @@ def _parser() -> argparse.ArgumentParser:
     of_runs = commands.add_parser(
         "runs", help="one row a run", description=_ABOUT_RUNS, formatter_class=raw
     )
-    _add_options(of_runs)
+    of_compare = commands.add_parser(
+        "compare",
+        help="runs beside the first of them",
+        description=compare.ABOUT,
+        formatter_class=raw,
+    )
+    of_show = commands.add_parser(
+        "show", help="one run on a page", description=show.ABOUT, formatter_class=raw
+    )
+    _add_selection(of_runs)
+    compare.add_options(of_compare)
+    show.add_options(of_show)
+    formats = {of_runs: runs.FORMATS, of_compare: runs.FORMATS, of_show: show.FORMATS}
+    for command, accepted in formats.items():
+        _add_shared(command, accepted)
     return parser
 
 
-def _add_options(of_runs: argparse.ArgumentParser) -> None:
-    of_runs.add_argument(
+def _add_shared(command: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    """Where records come from, and where and as what the answer goes."""
+    command.add_argument(
         "--results",
         nargs="+",
         type=Path,
@@ -81,12 +100,18 @@ def _add_options(of_runs: argparse.ArgumentParser) -> None:
         default=[DEFAULT_RESULTS],
         help=f"folders that runs were written to (default: {DEFAULT_RESULTS})",
     )
-    of_runs.add_argument(
+    command.add_argument(
         "--format",
-        default=runs.FORMATS[0],
+        default=formats[0],
         metavar="FORMAT",
-        help=f"{', '.join(runs.FORMATS)} (default: {runs.FORMATS[0]})",
+        help=f"{', '.join(formats)} (default: {formats[0]})",
     )
+    command.add_argument(
+        "--out", type=Path, metavar="FILE", help="write here instead of to the screen"
+    )
+
+
+def _add_selection(of_runs: argparse.ArgumentParser) -> None:
     of_runs.add_argument(
         "--where",
         action="append",
@@ -106,9 +131,6 @@ def _add_options(of_runs: argparse.ArgumentParser) -> None:
         help="one row for runs that are equal but for this: means, NAME.sd, and how many",
     )
     of_runs.add_argument("--columns", metavar="A,B", help="only these columns, in this order")
-    of_runs.add_argument(
-        "--out", type=Path, metavar="FILE", help="write here instead of to the screen"
-    )
 
 
 def _runs(chosen: argparse.Namespace) -> str:
@@ -120,14 +142,25 @@ def _runs(chosen: argparse.Namespace) -> str:
         found, names = selection.grouped(found), selection.grouped_names(names)
     if chosen.columns:
         names = selection.picked(names, chosen.columns)
-    to_screen = chosen.out is None and sys.stdout.isatty()
     return runs.rendered(
         found,
         chosen.format,
-        Console().width if to_screen else None,
+        _width(chosen),
         names=names,
         as_named=bool(chosen.columns),
     )
+
+
+def _width(chosen: argparse.Namespace) -> int | None:
+    """Characters of a line of the screen; None for what does not go there."""
+    return Console().width if chosen.out is None and sys.stdout.isatty() else None
+
+
+_ANSWERS: Mapping[str, Callable[[argparse.Namespace], str]] = {
+    "runs": _runs,
+    "compare": lambda chosen: compare.answered(chosen, _width(chosen)),
+    "show": lambda chosen: show.answered(chosen, _width(chosen)),
+}
 
 
 def _write(text: str, out: Path | None) -> None:
