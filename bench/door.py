@@ -32,8 +32,8 @@ USAGE_EXIT, INVALID_EXIT, INTERRUPTED_EXIT = 2, 1, 130
 
 _HELP_FLAGS = {"-h", "--help"}
 _ACTIONS: tuple[str, ...] = get_args(Action)
-# These look at files and folders, not at one method's run.
-_WITHOUT_METHOD = {"list", "prefetch", "pin", "doctor"}
+# These look at files, folders and devices, not at one method's run.
+_WITHOUT_METHOD = {"list", "prefetch", "pin", "doctor", "profile-gpu"}
 _MISSING = "???"
 
 
@@ -238,6 +238,10 @@ def _act(config: RunConfig) -> None:
         from bench.actions import prefetch
 
         prefetch(config)
+    elif config.action == "profile-gpu":
+        from bench.profiling import profile
+
+        profile(config)
     else:
         from bench.actions import pin
 

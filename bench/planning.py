@@ -15,6 +15,7 @@ from bench import gpus, lookup
 from bench.config import DENSE, RunConfig
 from bench.errors import InputError
 from bench.fingerprint import fingerprint
+from bench.gpus import GpuConfig
 from bench.identity import digest, identity
 from bench.summary import BASELINE, METHOD, OWN_DENSE
 from bench.tasks.contract import Example, Split, Task
@@ -28,7 +29,7 @@ class Planned:
 
     Attributes:
         config: as given.
-        gpu: resolved device profile.
+        profile: resolved device profile; its name alone bears on the identity.
         weights: leg -> weights.
         own_reference: the leg that is dense on the method's own weights; None if none is.
         task: for the names of its scores and its training split.
@@ -38,13 +39,18 @@ class Planned:
     """
 
     config: RunConfig
-    gpu: str
+    profile: GpuConfig
     weights: Mapping[str, Weights]
     own_reference: str | None
     task: Task
     examples: Sequence[Example]
     identity: Mapping[str, Any]
     run_id: str
+
+    @property
+    def gpu(self) -> str:
+        """The device profile's name."""
+        return self.profile.name
 
 
 def plan(config: RunConfig) -> Planned:
@@ -69,19 +75,21 @@ def plan(config: RunConfig) -> Planned:
     task, examples, examples_hash = _decoded(
         config.task.name, config.task.params, config.task.split, config.task.limit
     )
-    gpu = gpus.resolve(config.gpu.name)
+    profile = gpus.resolve(config.gpu)
     fingerprints = {leg: each.fingerprint for leg, each in weights.items()}
     if config.model.tokenizer is not None:
         # Another one than the checkpoint's, whose fingerprint holds its own.
         fingerprints["tokenizer"] = fingerprint(Path(config.model.tokenizer).expanduser(), [])
     names = identity(
         config,
-        device=gpu,
+        device=profile.name,
         weights=fingerprints,
         resolved=_params_of_identity(config, own),
         examples=examples_hash,
     )
-    return Planned(config, gpu, weights, own_reference, task, examples, names, run_id=digest(names))
+    return Planned(
+        config, profile, weights, own_reference, task, examples, names, run_id=digest(names)
+    )
 
 
 def _wants_baseline(config: RunConfig) -> bool:

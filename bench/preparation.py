@@ -53,7 +53,7 @@ def prepare(planned: Planned) -> Prepared:
         known["schedule_length"] = lengths[config.method.params.clock]
     return Prepared(
         planned=planned,
-        device=devices.resolve(planned.gpu),
+        device=devices.resolve(planned.profile),
         params=resolve_params(config, own, known),
         text=text,
         rows=rows,

@@ -49,13 +49,14 @@ usage: python -m bench +method=NAME [GROUP=CHOICE ...] [GROUP.KEY=VALUE ...] [-m
   python -m analysis runs --format table                            every run so far
 
 actions:
-  run        run, or show what was already run (the default)
-  plan       show what would run, and what of it is done; also with -m
-  check      all that can be known without running: weights, settings, lengths, memory
-  list       methods, models, tasks and all other choices, a line each
-  prefetch   fetch weights and data, for machines without network
-  pin        write the commit that the hub has now into the model's file
-  doctor     look after the records in results_dir
+  run          run, or show what was already run (the default)
+  plan         show what would run, and what of it is done; also with -m
+  check        all that can be known without running: weights, settings, lengths, memory
+  list         methods, models, tasks and all other choices, a line each
+  prefetch     fetch weights and data, for machines without network
+  pin          write the commit that the hub has now into the model's file
+  doctor       look after the records in results_dir
+  profile-gpu  measure this device's peak rates, and add a device profile
 
 groups (a choice is a file conf/GROUP/CHOICE.yaml, which explains each of its settings):
 {groups}
