@@ -43,12 +43,19 @@ class Timing:
 
 
 class Stopwatch:
-    """Three points of a decode: start, first Round, end; synchronised at start and end only."""
+    """Start, first Round, end of a decode; the device is waited for at start and end only.
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    Args:
+        device: whose work is timed.
+        every_round: also wait for the device at each Round, and keep the seconds of each. That
+            perturbs, so such a pass is one of its own, whose other times nobody uses.
+    """
+
+    def __init__(self, device: Device, *, every_round: bool = False) -> None:
+        self._device, self._every_round = device, every_round
         self._start = self._first = self._end = 0.0
         self._queued: Callable[[], float] | None = None
+        self._round_ends: list[float] = []
 
     def start(self) -> None:
         """Waits for the device, then starts."""
@@ -60,6 +67,13 @@ class Stopwatch:
         """Marks the first Round without waiting for the device."""
         self._queued = self._device.stamp()
         self._first = time.perf_counter()
+        self.round()
+
+    def round(self) -> None:
+        """Notes the end of a Round, if each is wanted."""
+        if self._every_round:
+            self._device.synchronise()
+            self._round_ends.append(time.perf_counter())
 
     def stop(self) -> None:
         """Waits for the device, then stops."""
@@ -70,6 +84,20 @@ class Stopwatch:
         """The two intervals, after ``stop``."""
         ttft = self._first - self._start if self._queued is None else self._queued()
         return Timing(ttft, self._end - self._start - ttft)
+
+    def round_s(self) -> list[float]:
+        """Seconds of each Round, the prompt's first; empty unless each was wanted."""
+        starts = [self._start, *self._round_ends]
+        return [end - start for start, end in zip(starts, self._round_ends, strict=False)]
+
+
+def elapsed(device: Device, work: Callable[[], object]) -> float:
+    """Seconds that work takes, with all it hands to the device; its result is let go."""
+    device.synchronise()
+    start = time.perf_counter()
+    work()
+    device.synchronise()
+    return time.perf_counter() - start
 
 
 def now_utc() -> str:
