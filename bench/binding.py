@@ -67,8 +67,16 @@ def _value(kind: Any, value: Any, key: str, faults: list[InputError]) -> Any:  #
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(kind):
             return None
-        kind = next(option for option in get_args(kind) if option is not type(None))
-        origin = get_origin(kind)
+        options = [option for option in get_args(kind) if option is not type(None)]
+        for kind in options:
+            tried: list[InputError] = []
+            found = _value(kind, value, key, tried)
+            if not tried:
+                return found
+        # The fault of a single option may lie further in, and says so itself.
+        within = len(options) == 1 and tried[0].where != key
+        faults += tried if within else [_wrong(whole, value, key)]
+        return None
     if is_dataclass(kind) and isinstance(value, Mapping):
         return bind(cast(type[Any], kind), value, key, faults)
     if origin is Literal and value in get_args(kind) and isinstance(value, str):
@@ -80,12 +88,14 @@ def _value(kind: Any, value: Any, key: str, faults: list[InputError]) -> Any:  #
         return dict(value)
     if _fits(kind, value):
         return float(value) if kind is float else value
-    faults.append(
-        InputError(
-            f"Setting {key} has a wrong value", got=repr(value), allowed=_words(whole), where=key
-        )
-    )
+    faults.append(_wrong(whole, value, key))
     return None
+
+
+def _wrong(kind: Any, value: object, key: str) -> InputError:  # noqa: ANN401  # any type
+    return InputError(
+        f"Setting {key} has a wrong value", got=repr(value), allowed=_words(kind), where=key
+    )
 
 
 def _fits(kind: Any, value: Any) -> bool:  # noqa: ANN401  # any type

@@ -4,14 +4,17 @@ Apart, because a DictConfig ends here: nothing behind this module sees omegaconf
 here: what a setting means to the engine or to a task (their own modules check that).
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from bench import lookup
 from bench.binding import bind, others, unknown
 from bench.errors import FaultsError, InputError
+from bench.gpus import GpuConfig
 from methods.contract import ParamsModule
 from methods.engine.shape import FAMILY_FIELDS, Shape, complete_fields
 from methods.registry import UnknownMethodError, find_params
@@ -19,7 +22,7 @@ from methods.registry import UnknownMethodError, find_params
 ROOT = Path(__file__).resolve().parent.parent
 # The reference that speed-ups and quality are measured against.
 DENSE = "dense"
-Action = Literal["run", "plan", "check", "list", "prefetch", "pin", "doctor"]
+Action = Literal["run", "plan", "check", "list", "prefetch", "pin", "doctor", "profile-gpu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,6 @@ class TaskConfig(TaskChoice):
 
 
 @dataclass(frozen=True, slots=True)
-class GpuConfig:
-    """The device profile; ``auto`` takes what there is."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class DecodeConfig:
     """Stop rule and choice of tokens."""
 
@@ -114,6 +110,9 @@ class MeterConfig:
     timed_batches: int
     baseline: Literal["auto", "dense", "own", "none"]
     own_dense: Literal["auto", "always", "never"]
+    profile: bool
+    energy: bool
+    margin: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +273,18 @@ _AT_LEAST_ONE = (
 _NOT_NEGATIVE = ("meter.warmups", "train.warmup_steps", "seed", "train.seed")
 
 
+_ABOVE_ZERO = ("meter.margin",)
+
+
 def _check_numbers(config: RunConfig, faults: list[InputError]) -> None:
-    for least, keys in ((1, _AT_LEAST_ONE), (0, _NOT_NEGATIVE)):
+    ranges = (
+        (_AT_LEAST_ONE, 1, "1 and up"),
+        (_NOT_NEGATIVE, 0, "0 and up"),
+        (_ABOVE_ZERO, sys.float_info.min, "above 0"),
+    )
+    for keys, least, allowed in ranges:
         for key in keys:
-            value: Any = config
-            for part in key.split("."):
-                value = getattr(value, part)
+            value = attrgetter(key)(config)
             if value is not None and value < least:
-                faults.append(
-                    InputError(
-                        f"Setting {key} is too small",
-                        got=value,
-                        allowed=f"{least} and up",
-                        where=key,
-                    )
-                )
+                what = f"Setting {key} is too small"
+                faults.append(InputError(what, got=value, allowed=allowed, where=key))

@@ -6,7 +6,7 @@ what is behind it is cut here, once the clock has stopped. Not here: batches, re
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
 from operator import add, or_
@@ -20,7 +20,7 @@ from bench.meters.device import AnyDevice
 from methods.contract import Limits, LiveRows, Method, Round
 from methods.engine.cache import Prompts
 from methods.engine.inference import InferenceModel
-from methods.engine.ledger import Ledger, Sums
+from methods.engine.ledger import Ledger, Sums, Traffic
 from methods.engine.sampling import Chooser
 
 
@@ -48,10 +48,12 @@ class Decoded:
         prompt_executed: what ran up to the first Round.
         decode_executed: what ran after it, padded and finished rows included.
         decode_required: what live rows' own rules asked for after it.
+        decode_traffic: calls, keys and values of what ran after it.
         timing: the two intervals.
         non_finite_rows: rows with a NaN or infinite logit.
         drafted: drafted tokens per row; None for a method that does not draft.
         accepted: accepted ones.
+        round_s: seconds of each round; empty unless each was timed.
     """
 
     ids: list[list[int]]
@@ -60,10 +62,12 @@ class Decoded:
     prompt_executed: Sums
     decode_executed: Sums
     decode_required: Sums
+    decode_traffic: Traffic
     timing: Timing
     non_finite_rows: list[int]
     drafted: list[int] | None = None
     accepted: list[int] | None = None
+    round_s: list[float] = field(default_factory=list)
 
 
 class Stops:
@@ -117,21 +121,24 @@ def decode(
     rule: StopRule,
     chooser: Chooser,
     device: AnyDevice,
+    *,
+    every_round: bool = False,
 ) -> Decoded:
     """Decodes a batch under a stop rule.
 
     The clock runs from before the prompt pass to after the last Round; everything else (cutting,
-    counting, summing the ledger) happens outside.
+    counting, summing the ledger) happens outside. With ``every_round`` each Round is waited for
+    and timed, which perturbs the other times.
     """
     ledger = model.ledger = Ledger()
     limits = Limits(rule.max_new_tokens, chooser)
-    watch = Stopwatch(device)
+    watch = Stopwatch(device, every_round=every_round)
     generator = method.decode(model, prompts, limits)
     try:
         rounds = _rounds(generator, ledger, watch, Stops(rule, len(prompts.lengths), device))
     finally:
         generator.close()
-    return _counted(rounds, rule, ledger, watch.timing(), chooser)
+    return _counted(rounds, rule, ledger, watch, chooser)
 
 
 def _rounds(
@@ -150,13 +157,14 @@ def _rounds(
                 break
             latest = generator.send(stops.live)
         ledger.close_round()
+        watch.round()
         rounds.append(latest)
     watch.stop()
     return rounds
 
 
 def _counted(
-    rounds: Sequence[Round], rule: StopRule, ledger: Ledger, timing: Timing, chooser: Chooser
+    rounds: Sequence[Round], rule: StopRule, ledger: Ledger, watch: Stopwatch, chooser: Chooser
 ) -> Decoded:
     """Cuts every row behind its stop and counts what is kept."""
     counts = [_per_row(r.counts, r.ids.shape[1], len(r.ids)) for r in rounds]
@@ -185,10 +193,12 @@ def _counted(
         prompt_executed=executed[0],
         decode_executed=reduce(add, executed[1:], Sums()),
         decode_required=reduce(add, required[1:], Sums()),
-        timing=timing,
+        decode_traffic=reduce(add, ledger.traffic()[1:], Traffic()),
+        timing=watch.timing(),
         non_finite_rows=chooser.non_finite_rows(),
         drafted=_totals([r.drafted for r in rounds[1:]]),
         accepted=_totals([r.accepted for r in rounds[1:]]),
+        round_s=watch.round_s(),
     )
 
 

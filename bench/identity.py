@@ -15,7 +15,7 @@ from bench.config import RunConfig
 IDENTITY_VERSION = 1
 # Fields that came later, by their path such as ``meter.energy``, each with the value that runs
 # before it had: equal to that it is left out, so that those runs keep their ids.
-ADDED_LATER: Mapping[str, Any] = {}
+ADDED_LATER: Mapping[str, Any] = {"meter.profile": False, "meter.energy": False}
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -59,6 +59,8 @@ def identity(
             "timed_batches": meter.timed_batches,
             "baseline": meter.baseline,
             "own_dense": meter.own_dense,
+            "profile": meter.profile,
+            "energy": meter.energy,
         },
         "engine": {"dtype": engine.dtype, "packed": engine.packed},
         "gpu": device,

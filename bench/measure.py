@@ -5,13 +5,16 @@ Apart, so that baseline and method are treated by one text. Not here: one decode
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 from bench.decoding import Decoded, StopRule, decode
 from bench.errors import InvalidRunError
+from bench.meters import energy
 from bench.meters.clock import Timing
 from bench.meters.device import AnyDevice
+from bench.meters.memory import PeakRss
 from bench.schema import BatchRecord, Leg
 from bench.tasks.contract import Example
 from methods.contract import Method
@@ -47,6 +50,8 @@ class Plan:
         timed_batches: the first batches, whose times count.
         decode_text: ids to text, cut at the first stop id.
         scores: name -> score module.
+        profile: also time every round, in a pass of its own over each timed batch.
+        energy: also measure energy, in passes of its own over each timed batch.
     """
 
     rule: StopRule
@@ -56,15 +61,47 @@ class Plan:
     timed_batches: int
     decode_text: Callable[[Sequence[int]], str]
     scores: Mapping[str, ModuleType]
+    profile: bool = False
+    energy: bool = False
+
+
+@dataclass(slots=True)
+class _Passes:
+    """What was found of one leg on one batch.
+
+    Attributes:
+        first: the first pass, whose ids and counts stand in the record.
+        timings: of the timed passes.
+        more: fields of ``Leg`` that come from measurements of their own.
+    """
+
+    first: Decoded
+    timings: list[Timing] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)
 
 
 class Measurer:
-    """Measures batch after batch."""
+    """Measures batch after batch.
+
+    Args:
+        runners: leg -> what it runs.
+        plan: how every batch is treated.
+        device: where.
+        counter: of energy; None where there is none.
+        segment: which process this is.
+    """
 
     def __init__(
-        self, runners: Mapping[str, Runner], plan: Plan, device: AnyDevice, segment: int = 0
+        self,
+        runners: Mapping[str, Runner],
+        plan: Plan,
+        device: AnyDevice,
+        counter: energy.Counter | None = None,
+        segment: int = 0,
     ) -> None:
         self.runners, self.plan, self.device, self.segment = runners, plan, device, segment
+        self._counter, self._rss = counter, PeakRss()
+        self._timed = [name for name, runner in runners.items() if runner.timed]
         self._warm: set[int] = set()
 
     def batch(
@@ -82,27 +119,27 @@ class Measurer:
         """
         prompts = Prompts.of(rows, self.device_name)
         timed = index < self.plan.timed_batches
-        if timed and len(rows) not in self._warm:
-            self._warm.add(len(rows))
-            for _ in range(self.plan.warmups):
-                for name in self._timed_names():
-                    self._decode(name, prompts)
-        first: dict[str, Decoded] = {}
-        timings: dict[str, list[Timing]] = {name: [] for name in self.runners}
+        warmups = self._warm_up(prompts) if timed else {}
+        passes: dict[str, _Passes] = {}
         orders: list[list[str]] = []
         for repeat in range(self.plan.repeats if timed else 1):
-            names = self._timed_names() if repeat else list(self.runners)
+            names = list(self._timed if repeat else self.runners)
             if (index + repeat) % 2:
                 names.reverse()
             for name in names:
-                decoded = self._decode(name, prompts)
-                self._check_finite(name, decoded, examples)
-                first.setdefault(name, decoded)
-                if timed and self.runners[name].timed:
-                    timings[name].append(decoded.timing)
+                if repeat:
+                    found = self._decode(name, prompts)
+                else:
+                    passes[name] = self._first(name, prompts)
+                    found = passes[name].first
+                self._check_finite(name, found, examples)
+                if timed and name in self._timed:
+                    passes[name].timings.append(found.timing)
             if timed:
                 orders.append(names)
-        legs = {name: self._leg(first[name], timings[name], examples) for name in self.runners}
+        for name in self._timed if timed else ():
+            passes[name].more |= {"warmups": warmups.get(name, [])} | self._apart(name, prompts)
+        legs = {name: self._leg(passes[name], examples) for name in self.runners}
         ids = [example.id for example in examples]
         return BatchRecord(index, ids, list(prompts.lengths), legs, orders, self.segment)
 
@@ -111,13 +148,51 @@ class Measurer:
         """Where prompts go."""
         return next(iter(self.runners.values())).model.options.device
 
-    def _timed_names(self) -> list[str]:
-        return [name for name, runner in self.runners.items() if runner.timed]
+    def _warm_up(self, prompts: Prompts) -> dict[str, list[Timing]]:
+        """Times of the first passes over a number of rows, which pay for what is made once."""
+        rows = len(prompts.lengths)
+        if rows in self._warm:
+            return {}
+        self._warm.add(rows)
+        times: dict[str, list[Timing]] = {name: [] for name in self._timed}
+        for _ in range(self.plan.warmups):
+            for name in self._timed:
+                times[name].append(self._decode(name, prompts).timing)
+        return times
 
-    def _decode(self, name: str, prompts: Prompts) -> Decoded:
-        runner = self.runners[name]
-        chooser = self.plan.chooser()
-        return decode(runner.method, runner.model, prompts, self.plan.rule, chooser, self.device)
+    def _first(self, name: str, prompts: Prompts) -> _Passes:
+        """The first pass, with its peaks of memory; the marks are set and read off the clock."""
+        self.device.reset_peak_memory()
+        self._rss.reset()
+        first = self._decode(name, prompts)
+        peaks = {
+            "peak_memory_bytes": self.device.peak_memory_bytes(),
+            "peak_rss_bytes": self._rss.read(),
+        }
+        return _Passes(first, more=peaks)
+
+    def _apart(self, name: str, prompts: Prompts) -> dict[str, Any]:
+        """What is measured in passes of its own, for it would disturb the timed ones."""
+        found: dict[str, Any] = {}
+        if self.plan.profile:
+            found["round_s"] = self._decode(name, prompts, every_round=True).round_s
+        if self.plan.energy and self._counter is not None:
+            found["energy"] = energy.measure(
+                lambda: self._decode(name, prompts), self._counter, self.device
+            )
+        return found
+
+    def _decode(self, name: str, prompts: Prompts, *, every_round: bool = False) -> Decoded:
+        runner, plan = self.runners[name], self.plan
+        return decode(
+            runner.method,
+            runner.model,
+            prompts,
+            plan.rule,
+            plan.chooser(),
+            self.device,
+            every_round=every_round,
+        )
 
     def _check_finite(self, name: str, decoded: Decoded, examples: Sequence[Example]) -> None:
         if decoded.non_finite_rows:
@@ -126,7 +201,8 @@ class Measurer:
                 f"Leg {name} gave a NaN or infinite logit: the run is invalid\n  examples: {bad}"
             )
 
-    def _leg(self, decoded: Decoded, timings: list[Timing], examples: Sequence[Example]) -> Leg:
+    def _leg(self, passes: _Passes, examples: Sequence[Example]) -> Leg:
+        decoded = passes.first
         texts = [self.plan.decode_text(ids) for ids in decoded.ids]
         statistics = {
             name: [list(score.statistics(text, e)) for text, e in zip(texts, examples, strict=True)]
@@ -142,11 +218,13 @@ class Measurer:
             layers=decoded.layers,
             statistics=statistics,
             scores=scores,
-            timings=timings,
+            timings=passes.timings,
             rounds=decoded.rounds,
             prompt_executed=decoded.prompt_executed,
             decode_executed=decoded.decode_executed,
             decode_required=decoded.decode_required,
+            decode_traffic=decoded.decode_traffic,
             drafted=decoded.drafted,
             accepted=decoded.accepted,
+            **passes.more,
         )

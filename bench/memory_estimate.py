@@ -8,9 +8,8 @@ there is (``checking.py``).
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bench.costs import DTYPE_BYTES
 from methods.engine.shape import Shape
-
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,19 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import columns
+from bench.config import RunConfig
 from bench.planning import Planned
+from bench.quality import verdict_columns
 from bench.schema import Start
 from bench.store import Attempt, next_attempt
 from bench.summary import BASELINE
+from methods.registry import find_params
+
+_VERDICTS = {
+    "non_inferior": "no worse than dense by more than {} (95 % interval)",
+    "inferior": "worse than dense by more than {} (95 % interval)",
+    "undecided": "whether it is worse than dense by more than {} is not decided by these examples",
+}
 
 
 def say(text: str, verbosity: str) -> None:
@@ -30,18 +39,21 @@ def show_if_done(planned: Planned) -> Attempt | None:
     if not attempt.is_done():
         return None
     say(f"already done: {attempt.folder} (rerun=true runs it again)", config.verbosity)
-    show(attempt, config.verbosity)
+    show(attempt, config)
     return attempt
 
 
-def show(attempt: Attempt, verbosity: str) -> None:
-    """Prints the table of a complete attempt."""
+def show(attempt: Attempt, config: RunConfig) -> None:
+    """Prints the table of a complete attempt, judged at the margin that is asked for now."""
     header, start = attempt.header(), attempt.start()
-    if verbosity == "quiet" or header is None or start is None:
+    if config.verbosity == "quiet" or header is None or start is None:
         return
-    console = Console()
-    console.print(_table(header.columns, start))
-    for line in _remarks(header.columns):
+    console, row = Console(), dict(header.columns)
+    for name in _score_names(row):
+        ends = (row.get(f"diff.{name}.low"), row.get(f"diff.{name}.high"))
+        row |= verdict_columns(name, ends, row["examples"], config.meter.margin)
+    console.print(_table(row, start))
+    for line in _remarks(row):
         console.print(line, markup=False, highlight=False)
     console.print(f"records: {attempt.folder}", soft_wrap=True, markup=False, highlight=False)
 
@@ -71,6 +83,14 @@ def _table(row: dict[str, Any], start: Start) -> Table:
         ratio = _number(row[f"flops_{kind}_ratio"], " of dense")
         label = f"FLOPs {kind}/token, M"
         _add(table, label, _number(mega and mega / 1e6), "", ratio, paired=paired)
+    for by in ("flops", "bytes", "roofline"):
+        promised = _number(row.get(f"speedup_promised_by_{by}"), "x")
+        if promised:
+            _add(table, f"promised by {by}", "", "", promised, paired=paired)
+    fraction, of_dense = row.get("roofline_fraction"), row.get("dense.roofline_fraction")
+    if fraction is not None:
+        own, dense = _number(fraction), _number(of_dense)
+        _add(table, "share of the roofline", own, dense, "", paired=paired)
     layers = start.shapes["method"]["num_layers"]
     _add(table, "layers/token", _number(row["layers_per_token"]), f"{layers}", "", paired=paired)
     _add(table, "examples", str(row["examples"]), "", "", paired=paired)
@@ -89,6 +109,12 @@ def _remarks(row: dict[str, Any]) -> list[str]:
         remarks.append(f"The weights were trained for other settings ({trained}).")
     if row["speedup"] is not None and row["speedup_low"] is None:
         remarks.append("No interval of the speed-up: fewer than 5 timed batches.")
+    for name in _score_names(row):
+        verdict, margin = row[f"diff.{name}.verdict"], row[f"diff.{name}.margin"]
+        if verdict is not None:
+            remarks.append(f"{name}: {_VERDICTS[verdict].format(_number(margin))}.")
+    if not find_params(row["method"]).ABILITIES.realisable:
+        remarks.append("Not realisable: costs are counted as if it knew, and no time is given.")
     return remarks
 
 

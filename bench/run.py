@@ -12,23 +12,31 @@ from typing import Any
 
 import torch
 
-from bench import columns, log, lookup, models, provenance, report, store, summary
+from bench import (
+    columns,
+    gpus,
+    legs,
+    log,
+    lookup,
+    provenance,
+    report,
+    store,
+    summary,
+    surroundings,
+)
 from bench.config import DENSE, RunConfig
 from bench.decoding import StopRule
-from bench.errors import InputError
-from bench.measure import Measurer, Plan, Runner
+from bench.measure import Measurer, Plan
 from bench.meters import device as devices
+from bench.meters import energy
 from bench.meters.clock import now_utc
 from bench.planning import Planned, plan
 from bench.preparation import Prepared, prepare
 from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
-from bench.summary import BASELINE, METHOD, OWN_DENSE
+from bench.summary import BASELINE, METHOD
 from bench.weights import Weights
-from methods.engine.inference import InferenceModel, Options
 from methods.engine.sampling import Greedy
-from methods.engine.transformer import Transformer
-from methods.registry import find_method, find_params
 
 
 def run(config: RunConfig) -> store.Attempt:
@@ -55,7 +63,7 @@ def make(planned: Planned) -> store.Attempt:
             if isinstance(error, Exception):
                 attempt.write_failure(traceback.format_exc())
             raise
-    report.show(attempt, config.verbosity)
+    report.show(attempt, config)
     return attempt
 
 
@@ -78,14 +86,15 @@ def _measure(prepared: Prepared, attempt: store.Attempt) -> None:
                 started_at=now_utc(),
             )
         )
-    device.reset_peak_memory()
     records = _batches(prepared, attempt, device)
     row = dict.fromkeys(columns.names(list(planned.task.scores))) | known
-    row |= {"status": "done", "peak_memory_bytes": device.peak_memory_bytes()}
+    row |= {"status": "done"} | legs.sizes(prepared)
     row |= summary.summarise(
         records,
         shapes,
         planned.task.scores,
+        machine=legs.machine(prepared),
+        margin=config.meter.margin,
         own_reference=planned.own_reference,
         dense_alone=config.method.name == DENSE,
     )
@@ -98,11 +107,14 @@ def _batches(
     """All records of the run: those that are there, and the rest measured and appended."""
     config, examples = prepared.planned.config, prepared.planned.examples
     segment = Segment(provenance.collect(prepared.device), now_utc())
+    for warning in _doubts(prepared, segment):
+        report.say(f"note: {warning}", config.verbosity)
     records = _usable(attempt, segment)
     number = len(attempt.segments())
     attempt.append(segment)
     log.LOG.info("segment %d: %s", number, segment.provenance)
-    measurer = Measurer(_runners(prepared), _plan(prepared), device, number)
+    counter = _energy_counter(prepared, segment)
+    measurer = Measurer(legs.runners(prepared), _plan(prepared), device, counter, number)
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
     label = f"{config.method.name} on {config.model.name}"
@@ -175,47 +187,6 @@ def _setting(prepared: Prepared) -> str:
     return ";".join(parts)
 
 
-def _runners(prepared: Prepared) -> dict[str, Runner]:
-    """Each leg's method and weights; equal weights are held once."""
-    config, legs = prepared.planned.config, prepared.planned.weights
-    held: dict[str, InferenceModel] = {}
-    distinct = {weights.fingerprint: weights for weights in legs.values()}
-    with Progress("loading weights", len(distinct), quiet=config.verbosity == "quiet") as progress:
-        for fingerprint, weights in distinct.items():
-            log.LOG.info("loading %s", weights.folder or fingerprint)
-            held[fingerprint] = _inference_form(prepared, weights)
-            progress.to(len(held))
-    runners = {}
-    for leg, weights in legs.items():
-        name = config.method.name if leg == METHOD else DENSE
-        params = prepared.params if leg == METHOD else find_params(DENSE).Params()
-        method = find_method(name).Method(params, weights.shape)
-        runners[leg] = Runner(method, held[weights.fingerprint], timed=leg != OWN_DENSE)
-    return runners
-
-
-def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
-    config = prepared.planned.config
-    dtype: torch.dtype = getattr(torch, config.engine.dtype)
-    packs = prepared.device.type == "cpu" and config.engine.dtype == "float32"
-    if config.engine.packed == "on" and not packs:
-        raise InputError(
-            "Packed weights are not to be had here",
-            got=f"{prepared.device.type}, {config.engine.dtype}",
-            allowed="a CPU with float32",
-            where="engine.packed",
-        )
-    transformer: Transformer = models.load(weights, dtype)
-    options = Options(
-        dtype=dtype,
-        device=str(prepared.device),
-        packed=packs and config.engine.packed != "off",
-        rows=config.meter.batch_size,
-    )
-    # The parameters are given up block by block, so that weights are held once.
-    return InferenceModel(transformer, options, consume=True)
-
-
 def _plan(prepared: Prepared) -> Plan:
     config = prepared.planned.config
     scores = prepared.planned.task.scores
@@ -228,7 +199,28 @@ def _plan(prepared: Prepared) -> Plan:
         timed_batches=config.meter.timed_batches,
         decode_text=prepared.text.decode,
         scores={name: lookup.find("bench.scores", name, "score") for name in scores},
+        profile=config.meter.profile,
+        energy=config.meter.energy,
     )
+
+
+def _doubts(prepared: Prepared, segment: Segment) -> list[str]:
+    """What makes the numbers of this process doubtful or incomplete."""
+    rates = gpus.rates_for(prepared.planned.profile, torch.get_num_threads())
+    unknown = gpus.unknown_rates(rates)
+    return surroundings.warnings(segment.provenance) + ([unknown] if unknown else [])
+
+
+def _energy_counter(prepared: Prepared, segment: Segment) -> energy.Counter | None:
+    """The device's counter, where energy is wanted; says so where there is none."""
+    config = prepared.planned.config
+    if not config.meter.energy:
+        return None
+    counter = energy.find(prepared.device.type, uuid=segment.provenance["device_uuid"])
+    if counter is None:
+        text = "note: this machine has no energy counter that can be read; energy stays empty"
+        report.say(text, config.verbosity)
+    return counter
 
 
 def _so_far(records: Sequence[BatchRecord]) -> str:
@@ -238,9 +230,9 @@ def _so_far(records: Sequence[BatchRecord]) -> str:
         return "decoding the rest for quality"
     seconds, tokens = {}, {}
     for leg in (METHOD, BASELINE):
-        legs = [record.legs[leg] for record in timed if leg in record.legs]
-        seconds[leg] = sum(each.timings[-1].decode_s for each in legs)
-        tokens[leg] = sum(len(row) - 1 for each in legs for row in each.ids)
+        of = [record.legs[leg] for record in timed if leg in record.legs]
+        seconds[leg] = sum(each.timings[-1].decode_s for each in of)
+        tokens[leg] = sum(len(row) - 1 for each in of for row in each.ids)
     if not (tokens[METHOD] and seconds[METHOD]):
         return ""
     rate = tokens[METHOD] / seconds[METHOD]

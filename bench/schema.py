@@ -6,11 +6,12 @@ line), ``batches.jsonl`` (one batch a line) and, last, ``header.json``: its pres
 here: files and folders (``store.py``), derived numbers (``summary.py``).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bench.meters.clock import Timing
-from methods.engine.ledger import Sums
+from bench.meters.energy import Energy
+from methods.engine.ledger import Sums, Traffic
 
 # 1 is the first, so no record is older. With 2 comes ``upgrade(raw) -> raw`` here, which the store
 # calls for older records before they are made into a Start, a Header or a BatchRecord.
@@ -34,6 +35,16 @@ class Leg:
         decode_required: the part of them that live rows asked for.
         drafted: drafted tokens per row; null for a method that does not draft.
         accepted: accepted drafted tokens per row.
+        decode_traffic: what the rounds after the prompt's read and wrote; null in records from
+            before it was counted.
+        warmups: the untimed passes, whose times are kept apart; only of the first batch of each
+            number of rows.
+        round_s: seconds of each round in a pass of its own that waits for every round; null unless
+            asked for.
+        energy: of a measurement of its own; null where not asked for or not to be had.
+        peak_memory_bytes: allocated on the device at most during the first pass; null on a CPU.
+        peak_rss_bytes: of this process at most during the first pass, all legs' weights included;
+            null where the kernel's mark cannot be reset.
     """
 
     ids: list[list[int]]
@@ -48,6 +59,12 @@ class Leg:
     decode_required: Sums
     drafted: list[int] | None = None
     accepted: list[int] | None = None
+    decode_traffic: Traffic | None = None
+    warmups: list[Timing] = field(default_factory=list)
+    round_s: list[float] | None = None
+    energy: Energy | None = None
+    peak_memory_bytes: int | None = None
+    peak_rss_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +149,24 @@ class Header:
     ended_at: str
 
 
+# Fields of a Leg that are records themselves.
+_KINDS: dict[str, type[Any]] = {
+    "prompt_executed": Sums,
+    "decode_executed": Sums,
+    "decode_required": Sums,
+    "decode_traffic": Traffic,
+    "energy": Energy,
+}
+
+
 def leg_from(raw: dict[str, Any]) -> Leg:
     """A Leg of its JSON form."""
-    sums = ("prompt_executed", "decode_executed", "decode_required")
-    values: dict[str, Any] = {
-        key: Sums(**value) if key in sums else value for key, value in raw.items()
-    }
-    values["timings"] = [Timing(**timing) for timing in raw["timings"]]
+    values = dict(raw)
+    for name, kind in _KINDS.items():
+        if values.get(name) is not None:
+            values[name] = kind(**values[name])
+    for name in ("timings", "warmups"):
+        values[name] = [Timing(**timing) for timing in raw.get(name, ())]
     return Leg(**values)
 
 
@@ -155,4 +183,4 @@ def plain(record: Any) -> dict[str, Any]:  # noqa: ANN401  # any record
     Raises:
         TypeError: for what is no record.
     """
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {each.name: getattr(record, each.name) for each in fields(record)}

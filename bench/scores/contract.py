@@ -10,6 +10,9 @@ from typing import Literal, Protocol
 
 from bench.tasks.contract import Example
 
+# The width of a unit's scale: what a share of it, such as a margin, is taken of.
+RANGE = {"points": 100.0, "fraction": 1.0}
+
 
 class Score(Protocol):
     """The module-level names that a score file defines.

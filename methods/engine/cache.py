@@ -51,6 +51,8 @@ class Positions:
         mask: added to the scores, broadcastable to (B, 1, T, visible); None to see all.
         rope: cos and sin, (B, 1, T, head_dim), for rotary families.
         extent: the ledger's entry for these positions.
+        rows: the rows of the batch that B stands for, ascending; None for all. A slice where they
+            lie side by side, so that their keys and values are read in place.
     """
 
     ids: Tensor
@@ -59,6 +61,39 @@ class Positions:
     mask: Tensor | None
     rope: tuple[Tensor, Tensor] | None
     extent: Extent
+    rows: slice | Tensor | None = None
+
+    def of_rows(self, rows: Sequence[int]) -> "Positions":
+        """The same positions of some rows of the whole batch, ascending, for calls on these alone.
+
+        Args:
+            rows: B' of the batch's rows; tensors that go with it are (B', T, ...).
+        """
+        index = index_of(rows, self.ids.device)
+        return Positions(
+            ids=self.ids[index],
+            slots=self.slots if isinstance(self.slots, slice) else self.slots[index],
+            visible=self.visible,
+            # What is the same for all rows has one row.
+            mask=self.mask if self.mask is None or len(self.mask) == 1 else self.mask[index],
+            rope=None if self.rope is None else (self.rope[0][index], self.rope[1][index]),
+            extent=self.extent._replace(rows=len(rows), members=tuple(rows)),
+            rows=index,
+        )
+
+
+def index_of(numbers: Sequence[int], device: torch.device) -> slice | Tensor:
+    """Rows as an index that makes nobody wait; a slice where they follow one another.
+
+    A mask, a list or a plain upload would each make the host wait for the device.
+    """
+    first = numbers[0]
+    if list(numbers) == list(range(first, first + len(numbers))):
+        return slice(first, first + len(numbers))
+    index = torch.tensor(numbers)
+    if device.type != "cuda":
+        return index.to(device)
+    return index.pin_memory().to(device, non_blocking=True)
 
 
 class KVCache:
@@ -76,7 +111,8 @@ class KVCache:
         self.lengths = prompts.lengths
         self.offsets = tuple(longest - length for length in prompts.lengths)
         self.num_slots = longest + new_tokens
-        size = (len(self.lengths), 2 * shape.num_kv_heads, self.num_slots, shape.head_dim)
+        # One more, which nobody sees: where rows advance unequally, what is no token goes there.
+        size = (len(self.lengths), 2 * shape.num_kv_heads, self.num_slots + 1, shape.head_dim)
         # Zeroed: a masked slot still enters as 0 x value, and 0 x NaN is NaN.
         self.layers = [
             torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)
@@ -106,7 +142,15 @@ class KVCache:
 
     def write(self, layer: int, kv: Tensor, positions: Positions) -> None:
         """Writes keys and values of new positions, (B, 2 kv, T, head_dim)."""
-        stored, slots = self.layers[layer], positions.slots
+        stored, slots, rows = self.layers[layer], positions.slots, positions.rows
+        if isinstance(rows, Tensor):
+            if isinstance(slots, slice):
+                stored[rows, :, slots] = kv
+            else:
+                stored[rows[:, None], :, slots] = kv.transpose(1, 2)
+            return
+        if rows is not None:
+            stored = stored[rows]
         if isinstance(slots, slice):
             stored[:, :, slots] = kv
         else:
@@ -114,8 +158,12 @@ class KVCache:
             stored.scatter_(2, index, kv)
 
     def read(self, layer: int, positions: Positions) -> Tensor:
-        """The visible slots, (B, 2 kv, visible, head_dim), as a view."""
-        return self.layers[layer][:, :, : positions.visible]
+        """The visible slots, (B, 2 kv, visible, head_dim): a view, unless rows lie apart."""
+        visible = self.layers[layer][:, :, : positions.visible]
+        rows = positions.rows
+        if rows is None:
+            return visible
+        return visible[rows] if isinstance(rows, slice) else visible.index_select(0, rows)
 
     def together(self, ids: Tensor, slot: int) -> tuple[slice, int, Tensor | None, Extent]:
         """Slots, visible, mask and extent for rows that advance together.
@@ -133,14 +181,14 @@ class KVCache:
             later = (
                 self.slot_ids[:visible] > torch.arange(slot, visible, device=ids.device)[:, None]
             )
-            causal = _additive(later, self.layers[0].dtype)
+            causal = _additive(later, self.layers[0].dtype)[None, None]
             mask = causal if mask is None else mask + causal
         own = tuple(visible - offset for offset in self.offsets)
         extent = Extent(len(own), new, visible, None, own)
         return slice(slot, visible), visible, mask, extent
 
     def unequally(
-        self, ids: Tensor, lengths: Sequence[int]
+        self, ids: Tensor, lengths: Sequence[int], own: Sequence[int] | None = None
     ) -> tuple[Tensor, int, Tensor | None, Extent]:
         """Slots, visible, mask and extent for rows that advance unequally.
 
@@ -148,6 +196,8 @@ class KVCache:
             ids: (B, T) positions.
             lengths: per row, a host-side bound on its positions after this call (the exact number
                 where it is known): slots beyond are not read, and keys up to it are charged.
+            own: per row, how many of the T are tokens of the row, the first ones; None if all are.
+                The rest may stand anywhere; nobody sees what is written of it.
         """
         ends = [offset + length for offset, length in zip(self.offsets, lengths, strict=True)]
         visible = min(max(ends), self.num_slots)
@@ -155,7 +205,12 @@ class KVCache:
         seen = self.slot_ids[:visible]
         hidden = (seen > slots[:, :, None]) | (seen < self.offset_ids[:, :, None])
         mask = _additive(hidden, self.layers[0].dtype)[:, None]
-        extent = Extent(len(ends), ids.shape[1], visible, None, tuple(lengths))
+        if own is not None:
+            column = torch.arange(ids.shape[1], device=ids.device)
+            beyond = column >= torch.tensor(own, device=ids.device)[:, None]
+            slots = slots.masked_fill(beyond, self.num_slots)
+        own_new = None if own is None else tuple(own)
+        extent = Extent(len(ends), ids.shape[1], visible, own_new, tuple(lengths))
         return slots, visible, mask, extent
 
 
@@ -164,7 +219,7 @@ class CheckedKVCache(KVCache):
 
     def __init__(self, shape: Shape, prompts: Prompts, new_tokens: int, dtype: torch.dtype) -> None:
         super().__init__(shape, prompts, new_tokens, dtype)
-        size = (shape.num_layers, len(self.lengths), self.num_slots)
+        size = (shape.num_layers, len(self.lengths), self.num_slots + 1)
         self.written = torch.zeros(size, dtype=torch.bool)
 
     def write_prompt(self, layer: int, kv: Tensor) -> None:
@@ -175,15 +230,19 @@ class CheckedKVCache(KVCache):
 
     def write(self, layer: int, kv: Tensor, positions: Positions) -> None:
         """Notes the slots, then writes."""
-        if isinstance(positions.slots, slice):
-            self.written[layer, :, positions.slots] = True
-        else:
-            self.written[layer].scatter_(1, positions.slots, torch.ones_like(positions.slots) > 0)
+        rows = torch.arange(len(self.lengths))
+        rows = rows if positions.rows is None else rows[positions.rows]
+        slots = positions.slots
+        if isinstance(slots, slice):
+            slots = torch.arange(self.num_slots)[slots][None]
+        self.written[layer, rows[:, None], slots] = True
         super().write(layer, kv, positions)
 
     def read(self, layer: int, positions: Positions) -> Tensor:
         """Raises AssertionError for a slot that a query sees but nobody wrote."""
         written = self.written[layer, :, None, None, : positions.visible]
+        if positions.rows is not None:
+            written = written[positions.rows]
         seen = torch.ones_like(written)
         if positions.mask is not None:
             seen = positions.mask == 0

@@ -1,16 +1,18 @@
 """InferenceModel: the primitives that decoding methods are written with.
 
-Fused, cast and, on a CPU, packed weights; every call is charged to the ledger. Apart from
-``transformer.py``, which training sees. The options apply to the baseline and to methods alike. Not
-here: which layers run for which token (``methods/<name>/method.py``).
+Every call is charged to the ledger. The options apply to the baseline and to methods alike. Apart
+from ``transformer.py``, which training sees. Not here: how weights are held (``bound.py``), which
+layers run for which token (``methods/<name>/method.py``).
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from methods.engine.bound import Options, bind
 from methods.engine.cache import CheckedKVCache, KVCache, Positions, Prompts
 from methods.engine.layer import (
     Operation,
@@ -24,51 +26,16 @@ from methods.engine.layer import (
     split_heads,
 )
 from methods.engine.ledger import Extent, Ledger
-from methods.engine.packing import bind_linear, bind_norm
-from methods.engine.shape import POSITION_OFFSET
-from methods.engine.transformer import Block, Transformer
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How weights are held; stands in every record.
-
-    Attributes:
-        dtype: of weights, residual stream and cache.
-        device: where they lie.
-        packed: lay matrices out for the CPU's kernels, by size and number of rows.
-        rows: rows of a batch that the layout is chosen for.
-        checked_cache: refuse to read unwritten slots (tests).
-    """
-
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
-    packed: bool = True
-    rows: int = 1
-    checked_cache: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BoundBlock:
-    """One layer's weights as operations (``layer.LayerWeights``), and its K/V part alone."""
-
-    attention_norm: Operation
-    qkv: Operation
-    out: Operation
-    mlp_norm: Operation
-    up: Operation
-    down: Operation
-    kv: Operation
+from methods.engine.transformer import Transformer
 
 
 class InferenceModel:
     """A transformer in inference form, with its ledger.
 
     Args:
-        transformer: its weights are shared where neither cast nor laid out anew.
+        transformer: its weights are bound, see ``bound.bind``.
         options: how weights are held.
-        consume: empty the transformer's parameters as they are bound, so that a cast or packed
-            model is never held twice; the transformer is of no use afterwards.
+        consume: let go of the transformer's own as they are bound.
     """
 
     def __init__(
@@ -78,52 +45,10 @@ class InferenceModel:
         self.options = options
         self.device = torch.device(options.device)
         self.ledger = Ledger()
-        linear = self._linear
-        with torch.no_grad():
-            self.blocks = []
-            for block in transformer.blocks:
-                self.blocks.append(self._bind_block(block))  # type: ignore[arg-type]  # ModuleList yields Module
-                if consume:
-                    _empty(block)
-            self._embedding = self._cast(transformer.embedding.weight)
-            if shape.positions == "learned":
-                table = transformer.position_embedding.weight[POSITION_OFFSET:]
-                self._position_embedding = self._cast(table)
-            else:
-                self._frequencies = rope_frequencies(shape).to(self.device)
-            if shape.projects_embedding:
-                self._project_in = linear(transformer.project_in)
-                self._project_out = linear(transformer.project_out)
-            if shape.final_norm:
-                self._final_norm = bind_norm(transformer.final_norm, self._cast)
-            tied = shape.tied_embeddings
-            weight = self._embedding if tied else self._cast(transformer.lm_head.weight)
-            self._lm_head = bind_linear(weight, None, options.packed, options.rows)
-        if consume:
-            _empty(transformer)
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor.detach().to(device=self.device, dtype=self.options.dtype).contiguous()
-
-    def _linear(self, module: torch.nn.Linear) -> Operation:
-        bias = None if module.bias is None else self._cast(module.bias)
-        return bind_linear(self._cast(module.weight), bias, self.options.packed, self.options.rows)
-
-    def _bind_block(self, block: Block) -> BoundBlock:
-        queries = self.shape.query_width
-        weight = self._cast(block.qkv.weight)
-        bias = None if block.qkv.bias is None else self._cast(block.qkv.bias)
-        kv_bias = None if bias is None else bias[queries:]
-        return BoundBlock(
-            attention_norm=bind_norm(block.attention_norm, self._cast),
-            qkv=bind_linear(weight, bias, self.options.packed, self.options.rows),
-            out=self._linear(block.out),
-            mlp_norm=bind_norm(block.mlp_norm, self._cast),
-            up=self._linear(block.up),
-            down=self._linear(block.down),
-            # A view of the fused matrix: state copying is rare, a packed copy would cost memory.
-            kv=lambda x: functional.linear(x, weight[queries:], kv_bias),
-        )
+        self._bound = bind(transformer, options, consume=consume)
+        self.blocks = self._bound.blocks
+        if shape.positions == "rotary":
+            self._frequencies = rope_frequencies(shape).to(self.device)
 
     def new_cache(self, prompts: Prompts, new_tokens: int) -> KVCache:
         """An empty cache for the prompts and ``new_tokens`` more positions of each row.
@@ -144,9 +69,15 @@ class InferenceModel:
         slots, visible, mask, extent = cache.together(ids, slot)
         return Positions(ids, slots, visible, mask, self._rope(ids), extent)
 
-    def at_unequal(self, cache: KVCache, ids: Tensor, lengths: list[int]) -> Positions:
+    def at_unequal(
+        self,
+        cache: KVCache,
+        ids: Tensor,
+        lengths: Sequence[int],
+        own: Sequence[int] | None = None,
+    ) -> Positions:
         """Positions of rows that advance unequally; see ``KVCache.unequally``."""
-        slots, visible, mask, extent = cache.unequally(ids, lengths)
+        slots, visible, mask, extent = cache.unequally(ids, lengths, own)
         return Positions(ids, slots, visible, mask, self._rope(ids), extent)
 
     def _rope(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -195,11 +126,12 @@ class InferenceModel:
         return self._embed(ids, positions.ids)
 
     def _embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        x = functional.embedding(ids, self._embedding)
-        if self.shape.projects_embedding:
-            x = self._project_in(x)
-        if self.shape.positions == "learned":
-            x = x + functional.embedding(positions, self._position_embedding)
+        bound = self._bound
+        x = functional.embedding(ids, bound.embedding)
+        if bound.project_in is not None:
+            x = bound.project_in(x)
+        if bound.position_embedding is not None:
+            x = x + functional.embedding(positions, bound.position_embedding)
         return x
 
     def block(
@@ -262,6 +194,20 @@ class InferenceModel:
             kv = torch.cat((keys, kv[:, self.shape.num_kv_heads :]), dim=1)
         cache.write(layer, kv, positions)
 
+    def check(self, confidence: Callable[[], Tensor], positions: Positions) -> Tensor:
+        """An exit check that needs no head, charged as one; what ``confidence`` gives."""
+        self.ledger.charge("check", -1, positions.extent)
+        return confidence()
+
+    @contextmanager
+    def uncharged(self) -> Iterator[None]:
+        """Calls within are not charged: for methods that say they cannot be real."""
+        charged, self.ledger = self.ledger, Ledger()
+        try:
+            yield
+        finally:
+            self.ledger = charged
+
     def head(self, x: Tensor, positions: Positions | None = None) -> Tensor:
         """The one exit head of every layer; (B, T, D) to logits (B, T, V).
 
@@ -272,14 +218,9 @@ class InferenceModel:
         rows, new, _ = x.shape
         extent = positions.extent if positions else Extent(rows, new, 0, None, (0,) * rows)
         self.ledger.charge("head", -1, extent)
-        if self.shape.final_norm:
-            x = self._final_norm(x)
-        if self.shape.projects_embedding:
-            x = self._project_out(x)
-        return self._lm_head(x)
-
-
-def _empty(module: torch.nn.Module) -> None:
-    """Lets go of a module's parameters; those that were bound without a copy live on."""
-    for parameter in module.parameters():
-        parameter.data = parameter.data.new_empty(0)
+        bound = self._bound
+        if bound.final_norm is not None:
+            x = bound.final_norm(x)
+        if bound.project_out is not None:
+            x = bound.project_out(x)
+        return bound.lm_head(x)

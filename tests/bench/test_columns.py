@@ -8,7 +8,8 @@ import pytest
 
 from bench import columns, schema
 from bench.meters.clock import Timing
-from methods.engine.ledger import Sums
+from bench.meters.energy import Energy
+from methods.engine.ledger import Sums, Traffic
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results.md"
 RECORDS = (
@@ -18,6 +19,8 @@ RECORDS = (
     schema.Leg,
     Timing,
     Sums,
+    Traffic,
+    Energy,
     schema.Header,
 )
 # Columns that hold a name, or a number that says which and not how much.
@@ -26,6 +29,7 @@ LABELS = {
     *("length", "seed", "attempt"),
 }
 # What the end of a name says of the unit.
+UNIT_OF_BEGINNING = {"speedup": "ratio"}
 UNIT_OF_ENDING = {
     "_tokens_per_s": "tokens/s",
     "_bytes": "bytes",
@@ -33,9 +37,8 @@ UNIT_OF_ENDING = {
     "_fraction": "fraction",
     "_rate": "fraction",
     "_ratio": "ratio",
-    "speedup": "ratio",
 }
-COUNTED = {"layers", "flops", "bytes", "tokens"}
+COUNTED = {"layers", "flops", "bytes", "tokens", "joules"}
 
 
 def _tables(heading):
@@ -87,8 +90,11 @@ def test_every_column_that_is_a_number_has_a_unit_and_no_label_has_one():
 def test_the_end_of_a_columns_name_agrees_with_its_unit():
     seen = set()
     for column in columns.COLUMNS:
+        for beginning, unit in UNIT_OF_BEGINNING.items():
+            if column.name.startswith(beginning):
+                assert (column.name, column.unit) == (column.name, unit)
         for ending, unit in UNIT_OF_ENDING.items():
-            if column.name.endswith(ending):
+            if column.name.endswith(ending) and not column.name.startswith("speedup"):
                 seen.add(ending)
                 assert (column.name, column.unit) == (column.name, unit)
                 break
@@ -97,9 +103,9 @@ def test_the_end_of_a_columns_name_agrees_with_its_unit():
 
 def test_a_number_per_token_names_what_is_counted_and_has_its_unit():
     names = [c for c in columns.COLUMNS if c.name.endswith("_per_token")]
-    assert len(names) == 4
+    assert len(names) == 6
     for column in names:
-        what = column.name.split("_")[0]
+        what = column.name.removeprefix("dense.").split("_")[0]
         assert what in COUNTED
         assert column.unit.lower() == what
 
@@ -112,4 +118,4 @@ def test_no_two_columns_have_one_name():
 def test_columns_of_scores_come_last_score_by_score():
     found = columns.names(["bleu", "rouge_l"])[len(columns.COLUMNS) :]
     assert found[:2] == ["score.bleu", "score.bleu.low"]
-    assert found[6:8] == ["diff.bleu.high", "score.rouge_l"]
+    assert found[8:10] == ["diff.bleu.verdict", "score.rouge_l"]

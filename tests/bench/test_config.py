@@ -8,7 +8,7 @@ from bench.config import FaultsError, ModelConfig
 from bench.errors import InputError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
+FILES = sorted(p.relative_to(CONF) for p in CONF.rglob("*.yaml") if not p.match("gpu/cpu-*.yaml"))
 CHOICES = [path for path in FILES if len(path.parts) == 2]
 LEAST_FILES, LEAST_MODELS, LEAST_METHODS = 14, 2, 2
 
@@ -226,6 +226,12 @@ def test_all_numbers_that_are_too_small_are_told_at_once(values, bound):
     assert set(faults(bound, broken)) == {"seed", "train.steps"}
 
 
+@pytest.mark.parametrize("margin", [0, -0.01])
+def test_a_margin_of_nothing_is_refused(margin, values, bound):
+    found = faults(bound, changed(values, "meter.margin", margin))
+    assert found["meter.margin"].allowed == "above 0"
+
+
 def test_an_unknown_method_is_answered_with_near_names_and_the_list(values, bound):
     found = faults(bound, changed(values, "method", {"name": "skipdecod"}))
     [fault] = found.values()
@@ -235,7 +241,7 @@ def test_an_unknown_method_is_answered_with_near_names_and_the_list(values, boun
 
 
 def test_no_method_at_all_is_told(values, bound):
-    with pytest.raises(FaultsError, match=r"got:     nothing\n  allowed: dense, "):
+    with pytest.raises(FaultsError, match=r"got:     nothing\n  allowed: calm, dense, "):
         bound({**values, "method": {"name": None}})
 
 

@@ -17,8 +17,9 @@ from bench.preparation import prepare
 from bench.run import run
 from bench.tasks import demo
 from methods.engine import checkpoint
+from methods.engine.bound import Options
 from methods.engine.cache import Prompts
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.inference import InferenceModel
 from methods.engine.sampling import Greedy
 from methods.engine.transformer import Transformer
 

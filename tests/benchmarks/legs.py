@@ -17,8 +17,9 @@ from bench.decoding import StopRule, decode
 from bench.meters.device import CpuDevice
 from methods.contract import Method
 from methods.engine import checkpoint
+from methods.engine.bound import Options
 from methods.engine.cache import Prompts
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.inference import InferenceModel
 from methods.engine.sampling import Greedy
 from methods.engine.shape import Shape, complete_fields
 from methods.engine.transformer import Transformer

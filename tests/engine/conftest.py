@@ -8,8 +8,9 @@ import torch
 import transformers
 
 from methods.engine import checkpoint
+from methods.engine.bound import Options
 from methods.engine.cache import Prompts
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.inference import InferenceModel
 
 # Written out in transformers' own words, so that a wrong key of ours cannot cancel out.
 _COMMON = {

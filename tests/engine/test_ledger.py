@@ -5,9 +5,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.costs import flops
+from bench.costs import bytes_moved, flops
+from methods.engine.bound import Options
 from methods.engine.cache import Prompts
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.inference import InferenceModel
 from methods.engine.ledger import Extent, Ledger, Sums
 
 
@@ -232,3 +233,75 @@ def test_calls_belong_to_the_round_that_closes_after_them():
         ["block", "head"],
     ]
     assert ledger.executed() == [Sums(embed_positions=2), Sums(), Sums(2, 10, 2, head_positions=2)]
+
+
+# ---- bytes ----
+
+
+def test_bytes_of_an_opt_by_hand(tiny_transformer):
+    # Width 32, MLP of 80, 61 rows in the head, 2 of the 4 layers, one row of 5 prompt tokens.
+    bench = Bench(tiny_transformer("an OPT"), [[2, 5, 6, 7, 8]])
+    bench.charged(bench.prompt_pass)
+    bench.charged(lambda: bench.step(layers=[0, 3]))
+    # A layer reads 4 x 32 x 32 + 2 x 32 x 80 = 9 216 weights, 6 slots of a key and a value of 32
+    # (384), and writes one (64). The head reads 61 x 32 = 1 952.
+    elements = 2 * (9_216 + 384 + 64) + 1_952
+    traffic = bench.model.ledger.traffic()[1]
+    assert bytes_moved(traffic, bench.model.shape, "float32") == 4 * elements
+    assert bytes_moved(traffic, bench.model.shape, "bfloat16") == 2 * elements
+
+
+def test_bytes_of_a_llama_with_grouped_heads_by_hand(tiny_transformer):
+    # Width 32, 4 query heads of 8, 2 key heads, MLP of 44 with gate, 3 layers; rows of 3 and 1.
+    bench = Bench(tiny_transformer("a Llama with grouped heads", num_layers=3), [[2, 5, 6], [2]])
+    bench.charged(bench.prompt_pass)
+    bench.charged(lambda: bench.step(new=2))
+    # A layer: 2 x 32 x 32 + 2 x 32 x 16 + 3 x 32 x 44 = 7 296 weights, whatever the rows; two rows
+    # read 5 slots and write 2, of a key and a value of 16: 2 x (5 + 2) x 32 = 448.
+    elements = 3 * (7_296 + 448) + 61 * 32
+    traffic = bench.model.ledger.traffic()[1]
+    assert bytes_moved(traffic, bench.model.shape, "float32") == 4 * elements
+
+
+def test_bytes_of_single_branches_and_of_state_copying_by_hand(tiny_transformer):
+    bench = Bench(tiny_transformer("an OPT"), [[2, 5, 6]])
+    bench.charged(bench.prompt_pass)
+    bench.charged(bench.branches)
+    # Attention alone 4 096 + 4 slots read and 1 written; MLP alone 5 120; two layers of keys and
+    # values alone 2 x 32 x 32 each, one slot written; no head.
+    elements = (4_096 + (4 + 1) * 64) + 5_120 + 2 * (2_048 + 64)
+    assert (
+        bytes_moved(bench.model.ledger.traffic()[1], bench.model.shape, "float32") == 4 * elements
+    )
+
+
+def test_bytes_of_an_embedding_of_its_own_width_count_its_projections(tiny_transformer):
+    name = "an OPT with norms behind and an embedding of its own width"
+    bench = Bench(tiny_transformer(name), [[2, 5, 6]])
+    bench.charged(bench.prompt_pass)
+    bench.charged(lambda: bench.step(layers=[]))
+    # In and out 20 x 32 each, the head 61 x 20.
+    traffic = bench.model.ledger.traffic()[1]
+    assert bytes_moved(traffic, bench.model.shape, "float32") == 4 * (2 * 640 + 1_220)
+
+
+def test_weights_are_read_once_for_all_rows_and_keys_for_each(ledger_of):
+    one, four = ledger_of("an OPT", [9]), ledger_of("an OPT", [9, 9, 9, 9])
+    for bench in (one, four):
+        bench.charged(bench.step)
+    single, batch = (bench.model.ledger.traffic()[0] for bench in (one, four))
+    assert batch.mlp_calls == single.mlp_calls == 4
+    assert batch.keys_read == 4 * single.keys_read
+    assert batch.keys_written == 4 * single.keys_written
+
+
+def test_a_layer_that_runs_twice_is_counted_twice_whatever_a_method_says(ledger_of):
+    bench = ledger_of("an OPT", [9])
+    bench.charged(lambda: bench.step(0, layers=[0, 1, 2, 3]))
+    bench.charged(lambda: bench.step(1, layers=[0, 0, 1, 2, 3]))
+    (once, twice), (t_once, t_twice) = bench.model.ledger.executed(), bench.model.ledger.traffic()
+    assert (once.mlp_positions, twice.mlp_positions) == (4, 5)
+    assert (t_once.attention_calls, t_twice.attention_calls) == (4, 5)
+    # What a method claims of its rows bounds what they required, never what ran.
+    claimed = bench.model.ledger.required([[0], [0]], [[4], [4]])
+    assert claimed[1].mlp_positions == 4 < twice.mlp_positions

@@ -13,10 +13,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from methods.engine.bound import Options
 from methods.engine.cache import Prompts
 from methods.engine.checkpoint import tensor_names
 from methods.engine.families import config_of_shape
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.inference import InferenceModel
 from methods.engine.shape import Shape, complete_fields
 from methods.engine.transformer import Transformer
 
@@ -37,7 +38,8 @@ import re, sys, threading
 from pathlib import Path
 import torch
 from methods.engine import checkpoint
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.bound import Options
+from methods.engine.inference import InferenceModel
 
 def held():
     status = open("/proc/self/status").read()

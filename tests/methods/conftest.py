@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from methods.contract import Batch
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.bound import Options
+from methods.engine.inference import InferenceModel
 
 
 @dataclass

@@ -1,0 +1,105 @@
+"""What the legs of a run decode with: each one's method and weights, in inference form.
+
+Apart, because equal weights are held once, and because sizes and rates of what is held belong
+together. Not here: which weights a leg has (``planning.py``), how legs are measured
+(``measure.py``).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from bench import gpus, log, models
+from bench.config import DENSE
+from bench.costs import Rates
+from bench.errors import InputError
+from bench.measure import Runner
+from bench.memory_estimate import estimate
+from bench.preparation import Prepared
+from bench.progress import Progress
+from bench.promise import Machine
+from bench.summary import METHOD, OWN_DENSE
+from bench.weights import Weights
+from methods.engine.bound import Options
+from methods.engine.inference import InferenceModel
+from methods.engine.transformer import Transformer
+from methods.registry import find_method, find_params
+
+
+def runners(prepared: Prepared) -> Mapping[str, Runner]:
+    """Each leg's method and weights; equal weights are held once."""
+    config, legs = prepared.planned.config, prepared.planned.weights
+    held: dict[str, InferenceModel] = {}
+    distinct = {weights.fingerprint: weights for weights in legs.values()}
+    with Progress("loading weights", len(distinct), quiet=config.verbosity == "quiet") as progress:
+        for fingerprint, weights in distinct.items():
+            log.LOG.info("loading %s", weights.folder or fingerprint)
+            held[fingerprint] = _inference_form(prepared, weights)
+            progress.to(len(held))
+    # A time that nobody could have stands beside none.
+    realisable = find_params(config.method.name).ABILITIES.realisable
+    found = {}
+    for leg, weights in legs.items():
+        name = config.method.name if leg == METHOD else DENSE
+        params = prepared.params if leg == METHOD else find_params(DENSE).Params()
+        method = find_method(name).Method(params, weights.shape)
+        timed = realisable and leg != OWN_DENSE
+        found[leg] = Runner(method, held[weights.fingerprint], timed=timed)
+    return found
+
+
+def machine(prepared: Prepared) -> Machine:
+    """Dtype and rates that turn a run's counts into bytes and seconds."""
+    dtype = prepared.planned.config.engine.dtype
+    rates = gpus.rates_for(prepared.planned.profile, torch.get_num_threads())
+    return Machine(
+        dtype, Rates(getattr(rates.peak_flops_per_s, dtype), rates.read_bandwidth_bytes_per_s)
+    )
+
+
+def sizes(prepared: Prepared) -> dict[str, Any]:
+    """Bytes that the method leg holds."""
+    planned = prepared.planned
+    config = planned.config
+    needed = estimate(
+        [planned.weights[METHOD].shape],
+        dtype=config.engine.dtype,
+        packed=_packs(prepared),
+        rows=min(config.meter.batch_size, len(prepared.rows)),
+        positions=max(map(len, prepared.rows)) + config.max_new_tokens,
+    )
+    return {
+        "weights_bytes": needed.weights_bytes + needed.packed_copies_bytes,
+        "kv_cache_bytes": needed.cache_bytes,
+    }
+
+
+def _packs(prepared: Prepared) -> bool:
+    """Whether matrices are laid out anew for the CPU.
+
+    Raises:
+        InputError: if that is demanded where it is not to be had.
+    """
+    engine = prepared.planned.config.engine
+    can = prepared.device.type == "cpu" and engine.dtype == "float32"
+    if engine.packed == "on" and not can:
+        raise InputError(
+            "Packed weights are not to be had here",
+            got=f"{prepared.device.type}, {engine.dtype}",
+            allowed="a CPU with float32",
+            where="engine.packed",
+        )
+    return can and engine.packed != "off"
+
+
+def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
+    config = prepared.planned.config
+    dtype: torch.dtype = getattr(torch, config.engine.dtype)
+    packed = _packs(prepared)
+    transformer: Transformer = models.load(weights, dtype)
+    options = Options(
+        dtype=dtype, device=str(prepared.device), packed=packed, rows=config.meter.batch_size
+    )
+    # The parameters are given up block by block, so that weights are held once.
+    return InferenceModel(transformer, options, consume=True)
