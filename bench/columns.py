@@ -64,6 +64,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("differences_beyond_ties", "examples", "differences with a logit gap above 1e-4"),
     Column("acceptance_rate", "fraction", "accepted / drafted tokens"),
     Column("tokens_per_verification", "tokens", "kept decode tokens / verifications"),
+    Column("drafted_per_verification", "tokens", "drafted tokens / verifications"),
     Column("bytes_per_token", "bytes", "bytes moved in decoding / kept decode tokens"),
     Column("bytes_ratio", "ratio", "method / baseline"),
     Column("intensity_flops_per_byte", "FLOPs/byte", "executed FLOPs / bytes moved, in decoding"),

@@ -97,7 +97,10 @@ class DecodeConfig:
 
     length: Literal["until_eos", "fixed"]
     max_new_tokens: int | None
-    choose: Literal["greedy"]
+    choose: Literal["greedy", "sample"]
+    temperature: float
+    top_k: int | None
+    top_p: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +265,7 @@ _AT_LEAST_ONE = (
     "task.limit",
     "task.max_new_tokens",
     "decode.max_new_tokens",
+    "decode.top_k",
     "meter.batch_size",
     "meter.repeats",
     "meter.timed_batches",
@@ -273,7 +277,8 @@ _AT_LEAST_ONE = (
 _NOT_NEGATIVE = ("meter.warmups", "train.warmup_steps", "seed", "train.seed")
 
 
-_ABOVE_ZERO = ("meter.margin",)
+_ABOVE_ZERO = ("meter.margin", "decode.temperature", "decode.top_p")
+_SHARES = ("decode.top_p",)
 
 
 def _check_numbers(config: RunConfig, faults: list[InputError]) -> None:
@@ -288,3 +293,8 @@ def _check_numbers(config: RunConfig, faults: list[InputError]) -> None:
             if value is not None and value < least:
                 what = f"Setting {key} is too small"
                 faults.append(InputError(what, got=value, allowed=allowed, where=key))
+    for key in _SHARES:
+        value = attrgetter(key)(config)
+        if value > 1:
+            what = f"Setting {key} is too large"
+            faults.append(InputError(what, got=value, allowed="above 0, up to 1", where=key))

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
 from operator import add, or_
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.meters.clock import Stopwatch, Timing
 from bench.meters.device import AnyDevice
+from bench.schema import Speculation
 from methods.contract import Limits, LiveRows, Method, Round
 from methods.engine.cache import Prompts
 from methods.engine.inference import InferenceModel
@@ -51,8 +51,7 @@ class Decoded:
         decode_traffic: calls, keys and values of what ran after it.
         timing: the two intervals.
         non_finite_rows: rows with a NaN or infinite logit.
-        drafted: drafted tokens per row; None for a method that does not draft.
-        accepted: accepted ones.
+        speculation: of a method that drafts; None for others.
         round_s: seconds of each round; empty unless each was timed.
     """
 
@@ -65,8 +64,7 @@ class Decoded:
     decode_traffic: Traffic
     timing: Timing
     non_finite_rows: list[int]
-    drafted: list[int] | None = None
-    accepted: list[int] | None = None
+    speculation: Speculation | None = None
     round_s: list[float] = field(default_factory=list)
 
 
@@ -196,8 +194,7 @@ def _counted(
         decode_traffic=reduce(add, ledger.traffic()[1:], Traffic()),
         timing=watch.timing(),
         non_finite_rows=chooser.non_finite_rows(),
-        drafted=_totals([r.drafted for r in rounds[1:]]),
-        accepted=_totals([r.accepted for r in rounds[1:]]),
+        speculation=_speculation(rounds[1:], live[1:]),
         round_s=watch.round_s(),
     )
 
@@ -220,7 +217,21 @@ def _depths(latest: Round) -> list[list[int]]:
     return [[run] * new] * rows if isinstance(run, int) else run.tolist()
 
 
-def _totals(parts: Sequence[Any]) -> list[int] | None:
-    """Sum over rounds of a count per row; None where a method does not count it."""
-    known = [part for part in parts if part is not None]
-    return torch.stack(known).sum(dim=0).tolist() if known else None
+def _speculation(rounds: Sequence[Round], live: Sequence[Sequence[int]]) -> Speculation | None:
+    """Drafts of live rows over all rounds; None where a method does not draft."""
+    counts = [
+        (latest.drafted.tolist(), latest.accepted.tolist(), rows)
+        for latest, rows in zip(rounds, live, strict=True)
+        if latest.drafted is not None and latest.accepted is not None
+    ]
+    if not counts:
+        return None
+    pairs = [(d[row], a[row]) for d, a, rows in counts for row in rows]
+    longest = max((drafted for drafted, _ in pairs), default=0)
+    return Speculation(
+        verifications=len(pairs),
+        drafted=sum(drafted for drafted, _ in pairs),
+        accepted=sum(accepted for _, accepted in pairs),
+        offered_at=[sum(drafted > at for drafted, _ in pairs) for at in range(longest)],
+        accepted_at=[sum(accepted > at for _, accepted in pairs) for at in range(longest)],
+    )

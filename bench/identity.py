@@ -15,7 +15,12 @@ from bench.config import RunConfig
 IDENTITY_VERSION = 1
 # Fields that came later, by their path such as ``meter.energy``, each with the value that runs
 # before it had: equal to that it is left out, so that those runs keep their ids.
-ADDED_LATER: Mapping[str, Any] = {"meter.profile": False, "meter.energy": False}
+ADDED_LATER: Mapping[str, Any] = {
+    "meter.profile": False,
+    "meter.energy": False,
+    "decode.sample": None,
+    "method.mode": "skip",
+}
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -51,6 +56,7 @@ def identity(
             "length": decode.length,
             "max_new_tokens": config.max_new_tokens,
             "choose": decode.choose,
+            "sample": _sample(config),
         },
         "meter": {
             "batch_size": meter.batch_size,
@@ -67,6 +73,14 @@ def identity(
         "seed": config.seed,
     }
     return without_added(names, ADDED_LATER)
+
+
+def _sample(config: RunConfig) -> dict[str, Any] | None:
+    """How tokens are drawn; None where none is."""
+    decode = config.decode
+    if decode.choose == "greedy":
+        return None
+    return {name: getattr(decode, name) for name in ("temperature", "top_k", "top_p")}
 
 
 def without_added(names: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:

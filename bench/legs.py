@@ -58,6 +58,16 @@ def machine(prepared: Prepared) -> Machine:
     )
 
 
+def predicted_speedup(prepared: Prepared, row: Mapping[str, Any]) -> float | None:
+    """What the method's own latency model makes of its acceptance; None if it has none."""
+    abilities = find_params(prepared.planned.config.method.name).ABILITIES
+    given, drafted = row.get("tokens_per_verification"), row.get("drafted_per_verification")
+    if abilities.latency_model is None or given is None or drafted is None:
+        return None
+    shape = prepared.planned.weights[METHOD].shape
+    return abilities.latency_model(prepared.params, shape, given, drafted)
+
+
 def sizes(prepared: Prepared) -> dict[str, Any]:
     """Bytes that the method leg holds."""
     planned = prepared.planned

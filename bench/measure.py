@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from bench import ties
 from bench.decoding import Decoded, StopRule, decode
 from bench.errors import InvalidRunError
 from bench.meters import energy
 from bench.meters.clock import Timing
 from bench.meters.device import AnyDevice
 from bench.meters.memory import PeakRss
-from bench.schema import BatchRecord, Leg
+from bench.schema import BatchRecord, Difference, Leg
+from bench.summary import METHOD, TIE
 from bench.tasks.contract import Example
 from methods.contract import Method
 from methods.engine.cache import Prompts
@@ -44,23 +48,25 @@ class Plan:
 
     Attributes:
         rule: stop rule of all legs.
-        chooser: makes a fresh chooser for each decode.
+        chooser: makes a fresh chooser for each decode, of the numbers of its rows' examples.
         repeats: passes of each leg over a timed batch.
         warmups: untimed passes before the first one of each number of rows.
         timed_batches: the first batches, whose times count.
         decode_text: ids to text, cut at the first stop id.
         scores: name -> score module.
+        reference: leg whose ids a lossless method must have; None where nothing is claimed.
         profile: also time every round, in a pass of its own over each timed batch.
         energy: also measure energy, in passes of its own over each timed batch.
     """
 
     rule: StopRule
-    chooser: Callable[[], Chooser]
+    chooser: Callable[[Sequence[int]], Chooser]
     repeats: int
     warmups: int
     timed_batches: int
     decode_text: Callable[[Sequence[int]], str]
     scores: Mapping[str, ModuleType]
+    reference: str | None = None
     profile: bool = False
     energy: bool = False
 
@@ -103,9 +109,14 @@ class Measurer:
         self._counter, self._rss = counter, PeakRss()
         self._timed = [name for name, runner in runners.items() if runner.timed]
         self._warm: set[int] = set()
+        self._numbers: Sequence[int] = ()
 
     def batch(
-        self, index: int, examples: Sequence[Example], rows: Sequence[Sequence[int]]
+        self,
+        index: int,
+        examples: Sequence[Example],
+        rows: Sequence[Sequence[int]],
+        first: int = 0,
     ) -> BatchRecord:
         """All legs and passes of one batch.
 
@@ -113,11 +124,13 @@ class Measurer:
             index: number of the batch; its parity and the pass decide which leg goes first.
             examples: of the rows.
             rows: prompt ids.
+            first: number of the first example in the run; what is drawn for a row depends on it.
 
         Raises:
             InvalidRunError: for a non-finite logit, naming the examples.
         """
         prompts = Prompts.of(rows, self.device_name)
+        self._numbers = range(first, first + len(rows))
         timed = index < self.plan.timed_batches
         warmups = self._warm_up(prompts) if timed else {}
         passes: dict[str, _Passes] = {}
@@ -139,9 +152,15 @@ class Measurer:
                 orders.append(names)
         for name in self._timed if timed else ():
             passes[name].more |= {"warmups": warmups.get(name, [])} | self._apart(name, prompts)
-        legs = {name: self._leg(passes[name], examples) for name in self.runners}
-        ids = [example.id for example in examples]
-        return BatchRecord(index, ids, list(prompts.lengths), legs, orders, self.segment)
+        return BatchRecord(
+            index=index,
+            example_ids=[example.id for example in examples],
+            prompt_tokens=list(prompts.lengths),
+            legs={name: self._leg(passes[name], examples) for name in self.runners},
+            order=orders,
+            segment=self.segment,
+            differences=self._differences(passes, examples, rows),
+        )
 
     @property
     def device_name(self) -> str:
@@ -189,7 +208,7 @@ class Measurer:
             runner.model,
             prompts,
             plan.rule,
-            plan.chooser(),
+            plan.chooser(self._numbers),
             self.device,
             every_round=every_round,
         )
@@ -200,6 +219,31 @@ class Measurer:
             raise InvalidRunError(
                 f"Leg {name} gave a NaN or infinite logit: the run is invalid\n  examples: {bad}"
             )
+
+    def _differences(
+        self,
+        passes: Mapping[str, _Passes],
+        examples: Sequence[Example],
+        rows: Sequence[Sequence[int]],
+    ) -> list[Difference] | None:
+        """Of a lossless method; more than ties in float32 make the run invalid."""
+        reference = self.plan.reference
+        if reference is None:
+            return None
+        dense = self.runners[reference]
+        mine, theirs = passes[METHOD].first.ids, passes[reference].first.ids
+        pair = (dense.method, dense.model)
+        found = ties.differences(pair, examples, rows, mine, theirs, self.device)
+        wrong = [each for each in found if each.logit_gap > TIE]
+        if wrong and dense.model.options.dtype == torch.float32:
+            told = ", ".join(
+                f"{e.example_id} at token {e.index} ({e.logit_gap:.2g})" for e in wrong
+            )
+            raise InvalidRunError(
+                "The method claims the ids of the dense model and has others: the run is invalid\n"
+                f"  examples, with the dense model's logit gap: {told}"
+            )
+        return found
 
     def _leg(self, passes: _Passes, examples: Sequence[Example]) -> Leg:
         decoded = passes.first
@@ -224,7 +268,6 @@ class Measurer:
             decode_executed=decoded.decode_executed,
             decode_required=decoded.decode_required,
             decode_traffic=decoded.decode_traffic,
-            drafted=decoded.drafted,
-            accepted=decoded.accepted,
+            speculation=decoded.speculation,
             **passes.more,
         )

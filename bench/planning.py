@@ -68,10 +68,12 @@ def plan(config: RunConfig) -> Planned:
             config.model, config.method.name, config.meter, own, config.seed, fetch=fetch
         )
     own_reference = None
-    if BASELINE in weights and weights[BASELINE].fingerprint == own.fingerprint:
-        own_reference = BASELINE
-    elif _wants_own_dense(config):
-        weights[OWN_DENSE], own_reference = own, OWN_DENSE
+    # Two runs that sample draw other tokens of one law: equal ids would mean nothing.
+    if config.decode.choose == "greedy":
+        if BASELINE in weights and weights[BASELINE].fingerprint == own.fingerprint:
+            own_reference = BASELINE
+        elif _wants_own_dense(config):
+            weights[OWN_DENSE], own_reference = own, OWN_DENSE
     task, examples, examples_hash = _decoded(
         config.task.name, config.task.params, config.task.split, config.task.limit
     )

@@ -5,7 +5,7 @@ Apart, as the one place where everything meets. Not here: how a batch is measure
 """
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.summary import BASELINE, METHOD
 from bench.weights import Weights
-from methods.engine.sampling import Greedy
+from methods.engine.drawing import Warp
+from methods.engine.sampling import Chooser, Greedy, Sampled
+from methods.registry import find_params
 
 
 def run(config: RunConfig) -> store.Attempt:
@@ -98,6 +100,7 @@ def _measure(prepared: Prepared, attempt: store.Attempt) -> None:
         own_reference=planned.own_reference,
         dense_alone=config.method.name == DENSE,
     )
+    row["speedup_promised_by_model"] = legs.predicted_speedup(prepared, row)
     attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
 
 
@@ -122,7 +125,8 @@ def _batches(
         for index, start in enumerate(starts):
             if index not in records:
                 part = slice(start, start + size)
-                records[index] = measurer.batch(index, examples[part], prepared.rows[part])
+                rows = prepared.rows[part]
+                records[index] = measurer.batch(index, examples[part], rows, start)
                 attempt.append(records[index])
                 progress.note(_so_far(list(records.values())))
                 log.LOG.info("batch %d of %d: %s", index + 1, len(starts), progress.text)
@@ -190,18 +194,31 @@ def _setting(prepared: Prepared) -> str:
 def _plan(prepared: Prepared) -> Plan:
     config = prepared.planned.config
     scores = prepared.planned.task.scores
+    lossless = find_params(config.method.name).ABILITIES.lossless
     stops = prepared.text.stop_ids if config.decode.length == "until_eos" else ()
     return Plan(
         rule=StopRule(config.max_new_tokens, stops),
-        chooser=Greedy,
+        chooser=_chooser(prepared),
         repeats=config.meter.repeats,
         warmups=config.meter.warmups,
         timed_batches=config.meter.timed_batches,
         decode_text=prepared.text.decode,
         scores={name: lookup.find("bench.scores", name, "score") for name in scores},
+        reference=prepared.planned.own_reference if lossless else None,
         profile=config.meter.profile,
         energy=config.meter.energy,
     )
+
+
+def _chooser(prepared: Prepared) -> Callable[[Sequence[int]], Chooser]:
+    """Makes a chooser for rows of these numbers in the run."""
+    config = prepared.planned.config
+    decode = config.decode
+    if decode.choose == "greedy":
+        return lambda numbers: Greedy()
+    warp = Warp(decode.temperature, decode.top_k, decode.top_p)
+    limit, device = config.max_new_tokens, prepared.device
+    return lambda numbers: Sampled(config.seed, numbers, warp, limit, device)
 
 
 def _doubts(prepared: Prepared, segment: Segment) -> list[str]:

@@ -19,6 +19,41 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """What came of drafts, over all verifications of live rows; a row's round is one verification.
+
+    Attributes:
+        verifications: rounds x rows that were live in them.
+        drafted: tokens that were drafted.
+        accepted: those of them that were accepted.
+        offered_at: per place in a draft, from its first, verifications that offered it.
+        accepted_at: those that accepted it.
+    """
+
+    verifications: int
+    drafted: int
+    accepted: int
+    offered_at: list[int]
+    accepted_at: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a lossless method's ids first differ from the dense model's.
+
+    Attributes:
+        example_id: of the row.
+        index: of the new token.
+        logit_gap: dense logit of its token less that of its second choice, in float32: a tie that
+            rounding decides is one of next to nothing.
+    """
+
+    example_id: str
+    index: int
+    logit_gap: float
+
+
+@dataclass(frozen=True, slots=True)
 class Leg:
     """One leg's results on one batch.
 
@@ -33,8 +68,7 @@ class Leg:
         prompt_executed: ledger sums of the prompt pass.
         decode_executed: ledger sums of the rounds after it, as they ran.
         decode_required: the part of them that live rows asked for.
-        drafted: drafted tokens per row; null for a method that does not draft.
-        accepted: accepted drafted tokens per row.
+        speculation: of a method that drafts; null for others.
         decode_traffic: what the rounds after the prompt's read and wrote; null in records from
             before it was counted.
         warmups: the untimed passes, whose times are kept apart; only of the first batch of each
@@ -57,8 +91,7 @@ class Leg:
     prompt_executed: Sums
     decode_executed: Sums
     decode_required: Sums
-    drafted: list[int] | None = None
-    accepted: list[int] | None = None
+    speculation: Speculation | None = None
     decode_traffic: Traffic | None = None
     warmups: list[Timing] = field(default_factory=list)
     round_s: list[float] | None = None
@@ -78,6 +111,8 @@ class BatchRecord:
         legs: leg -> results; ``method``, and ``baseline`` or ``own_dense`` where they ran.
         order: legs of each timed pass in the order in which they ran.
         segment: which process measured it, as an index into ``segments.jsonl``.
+        differences: from dense on the method's own weights, if the method claims to have none; null
+            where that was not looked at.
     """
 
     index: int
@@ -86,6 +121,7 @@ class BatchRecord:
     legs: dict[str, Leg]
     order: list[list[str]]
     segment: int = 0
+    differences: list[Difference] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +192,14 @@ _KINDS: dict[str, type[Any]] = {
     "decode_required": Sums,
     "decode_traffic": Traffic,
     "energy": Energy,
+    "speculation": Speculation,
 }
 
 
 def leg_from(raw: dict[str, Any]) -> Leg:
     """A Leg of its JSON form."""
-    values = dict(raw)
+    # What version 1 had of drafts before any method drafted: always null.
+    values = {name: value for name, value in raw.items() if name not in ("drafted", "accepted")}
     for name, kind in _KINDS.items():
         if values.get(name) is not None:
             values[name] = kind(**values[name])
@@ -172,9 +210,10 @@ def leg_from(raw: dict[str, Any]) -> Leg:
 
 def batch_from(raw: dict[str, Any]) -> BatchRecord:
     """A BatchRecord of its JSON form."""
-    return BatchRecord(
-        **{**raw, "legs": {name: leg_from(leg) for name, leg in raw["legs"].items()}}
-    )
+    values = {**raw, "legs": {name: leg_from(leg) for name, leg in raw["legs"].items()}}
+    if values.get("differences") is not None:
+        values["differences"] = [Difference(**each) for each in values["differences"]]
+    return BatchRecord(**values)
 
 
 def plain(record: Any) -> dict[str, Any]:  # noqa: ANN401  # any record

@@ -16,6 +16,8 @@ from bench.schema import BatchRecord, Leg
 from methods.engine.shape import Shape
 
 METHOD, BASELINE, OWN_DENSE = "method", "baseline", "own_dense"
+# A logit gap up to this is a tie, which the rounding of other kernels may decide otherwise.
+TIE = 1e-4
 
 
 def summarise(
@@ -55,6 +57,7 @@ def summarise(
     row |= _resources(legs)
     if own_reference is not None:
         row["identical_to_dense"] = _identical(own, legs[own_reference])
+    row["differences_beyond_ties"] = _beyond_ties(batches)
     for score in scores:
         row |= score_columns(score, legs, margin)
         if dense_alone and BASELINE not in legs:
@@ -64,11 +67,18 @@ def summarise(
 
 def _speculation(legs: Sequence[Leg]) -> dict[str, Any]:
     """Acceptance over all drafts together; null for a method that does not draft."""
-    if any(leg.drafted is None or leg.accepted is None for leg in legs):
+    found = [leg.speculation for leg in legs if leg.speculation is not None]
+    drafted = sum(each.drafted for each in found)
+    verifications = sum(each.verifications for each in found)
+    if not found:
         return {}
-    drafted = sum(sum(leg.drafted or ()) for leg in legs)
-    accepted = sum(sum(leg.accepted or ()) for leg in legs)
-    return {"acceptance_rate": accepted / drafted if drafted else None}
+    accepted = sum(each.accepted for each in found)
+    kept = tokens(legs, first=1)
+    return {
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "tokens_per_verification": kept / verifications if verifications else None,
+        "drafted_per_verification": drafted / verifications if verifications else None,
+    }
 
 
 def _resources(legs: Mapping[str, Sequence[Leg]]) -> dict[str, Any]:
@@ -98,6 +108,14 @@ def _energy_per_token(legs: Sequence[Leg]) -> float | None:
         if leg.energy is not None and (kept := tokens([leg], first=0))
     ]
     return fmean(found) if found else None
+
+
+def _beyond_ties(batches: Sequence[BatchRecord]) -> int | None:
+    """Examples of a lossless method whose difference is no tie; None if nobody looked."""
+    if any(batch.differences is None for batch in batches):
+        return None
+    gaps = [each.logit_gap for batch in batches for each in batch.differences or ()]
+    return sum(gap > TIE for gap in gaps)
 
 
 def _identical(method: Sequence[Leg], dense: Sequence[Leg]) -> float:

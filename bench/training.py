@@ -1,13 +1,13 @@
 """Trains a model under a method's own objective.
 
 On the Hugging Face Trainer: checkpoints, resume, distributed processes and accumulation are its.
-What is ours: tokenising a task, the objective, and a saved folder in hub format with
-``skipbench.json`` beside the weights. Not here: objectives (``methods/<name>/objective.py``).
+What is ours: tokenising a task, the objective, and what is saved: a folder in hub format with
+``skipbench.json`` beside the weights, or the companion of a checkpoint. Not here: objectives
+(``methods/<name>/objective.py``), where the result goes (``training_output.py``).
 """
 
 import json
 import os.path
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState  # type: ignore[import-untyped]  # ships no types
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
@@ -27,21 +28,25 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from bench import lookup, models, text
+from bench import companion, disk, lookup, models, text
 from bench.config import RunConfig
 from bench.errors import InputError
 from bench.examples import Tokens, schedule_lengths, tokenise
-from bench.identity import digest
 from bench.progress import Progress
 from bench.training_module import TrainingModule
+from bench.training_output import (
+    CompanionOutput,
+    Output,
+    output_of,
+    trained_settings,
+)
 from bench.weights import TRAINED_FILE, method_weights
+from methods import contract
 from methods.engine import checkpoint
 from methods.engine.transformer import Transformer
 from methods.registry import find_method, find_params
 
 IGNORED = -100
-# Within the output folder, while training: the Trainer's checkpoints.
-WORK = "trainer"
 
 
 class TokenData(Dataset[dict[str, Any]]):
@@ -95,14 +100,15 @@ class MethodTrainer(Trainer):
 
 
 class ProgressCallback(TrainerCallback):
-    """Tells the objective how far training is, and shows it."""
+    """Tells the objective where training is, and shows it."""
 
     def __init__(self, module: TrainingModule, progress: Progress) -> None:
         self.module, self.progress = module, progress
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401  # the Trainer's hook
-        """Sets the share of steps done."""
-        self.module.progress = state.global_step / max(state.max_steps, 1)
+        """Sets the step."""
+        done, steps = state.global_step, state.max_steps
+        self.module.progress = contract.Progress(done, steps, seed=args.seed)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401  # the Trainer's hook
         """Moves the bar."""
@@ -122,7 +128,7 @@ class ProgressCallback(TrainerCallback):
 
 
 def train(config: RunConfig) -> Path:
-    """Trains, saves, and returns the folder.
+    """Trains, saves, and returns the folder of the model, or the file of the companion.
 
     Raises:
         InputError: for a method without objective, a task without training data, texts too long.
@@ -134,92 +140,76 @@ def train(config: RunConfig) -> Path:
             allowed="a method that trains",
             where="+method=NAME",
         )
-    output = output_folder(config)
+    output = output_of(config)
     # Of several processes the first one makes the folder, and it alone writes the result.
     with PartialState(cpu=config.gpu.name == "cpu").main_process_first():
-        begun = _begin(config, output)
+        begun = output.begin(rerun=config.rerun)
     if not begun:
-        return output
+        sys.stderr.write(f"already trained: {output.path} (rerun=true trains again)\n")
+        return output.path
     task = lookup.find("bench.tasks", config.task.name, "task").Task(config.task.params)
     transformer, words, base = _starting_point(config, task)
     examples = tokenise(task, words, transformer.shape.max_positions)
-    module_of = find_params(config.method.name)
     lengths = schedule_lengths(examples)
-    clock = getattr(config.method.params, "clock", "generated")
-    trained = {"schedule_length": lengths[clock]}
+    schedule_length = lengths[getattr(config.method.params, "clock", "generated")]
+    params = _resolved(config, transformer, schedule_length)
+    method = find_method(config.method.name).Method(params, transformer.shape)
+    module = TrainingModule(transformer, method)
+    if not _fit(config, module, TokenData(examples), output.work):
+        return output.path
+    about = {
+        "id": output.training_id,
+        "method": config.method.name,
+        "settings": asdict(params),
+        "schedule_length": getattr(params, "schedule_length", schedule_length),
+        "task": config.task.name,
+        "base": base and {**base, "folder": os.path.relpath(base["folder"], output.path)},
+        "train": asdict(config.train) | {"output": None},
+    }
+    if isinstance(output, CompanionOutput):
+        _save_companion(output, module, about)
+    else:
+        _save_model(output, transformer, words, about, config.train.save_dtype)
+    output.clean()
+    return output.path
+
+
+def _resolved(config: RunConfig, transformer: Transformer, schedule_length: int) -> Any:  # noqa: ANN401  # each method has its own type
+    """The method's complete settings."""
+    module = find_params(config.method.name)
     try:
-        params = module_of.resolve(config.method.params, transformer.shape, trained)
+        return module.resolve(
+            config.method.params, transformer.shape, {"schedule_length": schedule_length}
+        )
     except ValueError as error:
         raise InputError(
             "The method does not fit the model", got=error, allowed="see got", where="method"
         ) from error
-    method = find_method(config.method.name).Method(params, transformer.shape)
-    if not _fit(config, TrainingModule(transformer, method), TokenData(examples), output):
-        return output
-    checkpoint.save(transformer, output, getattr(torch, config.train.save_dtype))
-    words.tokenizer.save_pretrained(str(output))
-    about = {
-        "id": training_id(config),
-        "method": config.method.name,
-        "settings": asdict(params),
-        "schedule_length": getattr(params, "schedule_length", lengths[clock]),
-        "task": config.task.name,
-        "base": base and {**base, "folder": os.path.relpath(base["folder"], output)},
-        "train": asdict(config.train) | {"output": None},
+
+
+def _save_model(
+    output: Output, transformer: Transformer, words: text.Text, about: dict[str, Any], dtype: str
+) -> None:
+    checkpoint.save(transformer, output.path, getattr(torch, dtype))
+    words.tokenizer.save_pretrained(str(output.path))
+    path = output.path / TRAINED_FILE
+    path.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _save_companion(output: CompanionOutput, module: TrainingModule, about: dict[str, Any]) -> None:
+    """Its tensors, with what they are and of which weights; the other files stay as they are."""
+    settings = trained_settings(about["method"], about["settings"])
+    known = {
+        companion.FINGERPRINT: output.weights.fingerprint,
+        companion.TRAINING: output.training_id,
+        "method": about["method"],
+        "settings": json.dumps(settings),
+        "task": about["task"],
+        "train": json.dumps(about["train"]),
     }
-    (output / TRAINED_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    # Optimiser states served to resume; the folder is now a model like any other.
-    shutil.rmtree(output / WORK)
-    return output
-
-
-def training_id(config: RunConfig) -> str:
-    """A hash of all that makes the trained weights."""
-    return digest(
-        {
-            "method": {"name": config.method.name} | asdict(config.method.params),
-            "model": asdict(config.model),
-            "task": asdict(config.task),
-            "train": asdict(config.train) | {"output": None},
-        }
-    )
-
-
-def output_folder(config: RunConfig) -> Path:
-    """Where the trained model goes: as named, or by its id."""
-    if config.train.output is not None:
-        return Path(config.train.output).expanduser().resolve()
-    name = f"{config.method.name}-{config.task.name}-{training_id(config)}"
-    return Path(config.results_dir).resolve().parent / "checkpoints" / name
-
-
-def _begin(config: RunConfig, output: Path) -> bool:
-    """Makes or takes up the output folder; False if this very training is done.
-
-    Raises:
-        InputError: if the folder holds something else.
-    """
-    mark = output / WORK / "training_id"
-    if config.rerun:
-        shutil.rmtree(output, ignore_errors=True)
-    done = output / TRAINED_FILE
-    found = json.loads(done.read_text("utf-8")).get("id") if done.exists() else None
-    if found is None and mark.exists():
-        found = mark.read_text("utf-8")
-    mine = training_id(config)
-    if found == mine and done.exists():
-        sys.stderr.write(f"already trained: {output} (rerun=true trains again)\n")
-        return False
-    if found != mine and output.exists() and any(output.iterdir()):
-        raise InputError(
-            "The output folder holds something else",
-            got=f"{output} (training {found})",
-            allowed=f"an empty folder, or training {mine}; rerun=true deletes what is there",
-            where="train.output",
-        )
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.write_text(mine, encoding="utf-8")
-    return True
+    part = output.path.with_suffix(disk.PART)
+    save_file(module.companion_tensors(), part, known)
+    part.replace(output.path)
 
 
 def _starting_point(
@@ -244,11 +234,10 @@ def _starting_point(
     return transformer, models.text_of(weights, model.tokenizer), base
 
 
-def _fit(config: RunConfig, module: TrainingModule, data: TokenData, output: Path) -> bool:
+def _fit(config: RunConfig, module: TrainingModule, data: TokenData, work: Path) -> bool:
     """Runs the Trainer, from its last checkpoint if there is one; True in the first process."""
     settings = config.train
     set_seed(settings.seed)
-    work = output / WORK
     arguments = TrainingArguments(
         output_dir=str(work),
         max_steps=settings.steps,

@@ -4,17 +4,21 @@ Apart, because distributed wrappers see gradients only of what ``forward`` calls
 (``training.py``).
 """
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
-from methods.contract import Batch, Method
+from methods.contract import Batch, HasCompanion, Method, Progress
 from methods.engine.transformer import Transformer
 
 
 class TrainingModule(nn.Module):
     """A transformer under a method's objective.
 
+    A method with a companion trains that alone: the transformer is frozen and in evaluation mode.
+
     Attributes:
-        progress: share of the steps done, 0..1; set by the loop, read by curricula.
+        progress: set by the loop as each step begins; ``forward`` counts its micro-batches.
     """
 
     # The loss below is divided by the tokens of the whole step, so that the Trainer must neither
@@ -25,7 +29,24 @@ class TrainingModule(nn.Module):
         super().__init__()
         self.transformer = transformer
         self.method = method
-        self.progress = 0.0
+        self.progress = Progress(0, 1)
+        found = method.companion() if isinstance(method, HasCompanion) else None
+        # As a module of this one, so that optimiser and distributed wrappers see its parameters.
+        self.companion = found if isinstance(found, nn.Module) else None
+        if self.companion is not None:
+            transformer.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> "TrainingModule":
+        """As of any module, but that a frozen transformer stays in evaluation mode."""
+        super().train(mode)
+        if self.companion is not None:
+            self.transformer.eval()
+        return self
+
+    def companion_tensors(self) -> dict[str, Tensor]:
+        """The companion's parameters as they are saved; empty without one."""
+        found = self.method.companion() if isinstance(self.method, HasCompanion) else None
+        return {} if found is None else {k: v.contiguous() for k, v in found.tensors().items()}
 
     def forward(
         self,
@@ -45,6 +66,7 @@ class TrainingModule(nn.Module):
         """
         batch = Batch(input_ids, prompt_lengths, lengths)
         loss = self.method.objective(self.transformer, batch, self.progress)
+        self.progress = replace(self.progress, micro_batch=self.progress.micro_batch + 1)
         if num_items_in_batch is None:
             num_items_in_batch = (lengths - prompt_lengths).sum()
         return loss.total / num_items_in_batch

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, device
 
     from methods.engine.cache import Prompts
     from methods.engine.inference import InferenceModel
@@ -39,6 +39,25 @@ class Source:
     reference: str | None = None
 
 
+def _needs_nothing(_: object) -> None:
+    """Most methods have no companion."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionStage:
+    """A training that makes a companion and leaves the weights as they are.
+
+    Attributes:
+        setting: of the method, with which it is asked for.
+        value: of that setting.
+        companion: the name of what it makes.
+    """
+
+    setting: str
+    value: str
+    companion: str
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What a method declares of itself; the runner asks here and never for a name.
@@ -48,12 +67,31 @@ class Abilities:
         trains: the method has a training objective of its own.
         needs_training: used on weights that were not trained for it, its quality says nothing.
         schedule_length: the method has a schedule whose length is set by the data it trains on.
+        whole_prompt: the prompt pass runs every layer.
+        realisable: False for a method that looks ahead without paying: its time is not measured.
+        companion: from its settings, the name of what it needs beside the checkpoint, trained on
+            those very weights; None where it needs nothing. Its method is a ``HasCompanion``.
+        companion_stage: the training that makes it; None where there is none.
+        trained_settings: settings that bear on training: run with others than those, weights are
+            not what they were trained for. None for all.
+        calibrates: the setting that a calibration chooses: a number in 0..1, the lower the sooner
+            a token leaves, ``never``, or ``calibrated`` for what was found, which ``resolve`` finds
+            in ``trained`` as ``calibrated_<setting>``. None where there is none.
+        latency_model: from settings, shape, tokens and drafts of a verification, the speed-up that
+            they promise; None for a method that has no such model.
     """
 
     lossless: bool = False
     trains: bool = False
     needs_training: bool = False
     schedule_length: bool = False
+    whole_prompt: bool = True
+    realisable: bool = True
+    companion: Callable[[Any], str | None] = _needs_nothing
+    companion_stage: CompanionStage | None = None
+    trained_settings: tuple[str, ...] | None = None
+    calibrates: str | None = None
+    latency_model: Callable[[Any, Shape, float, float], float] | None = None
 
 
 @dataclass(slots=True)
@@ -106,6 +144,26 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a training is: which pass of it an objective is asked for, in every process alike.
+
+    With the batch this is all that an objective may depend on. What it draws at random follows from
+    here, so that processes stay in step, and a resumed training draws what it would have drawn.
+
+    Attributes:
+        step: optimiser steps done, 0-based.
+        steps: optimiser steps in all.
+        micro_batch: passes done within this step, 0-based; more than one under accumulation.
+        seed: the training's.
+    """
+
+    step: int
+    steps: int
+    micro_batch: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
     """A training loss, summed over the tokens it judges."""
 
@@ -124,8 +182,29 @@ class Method(Protocol):
         """
         ...
 
-    def objective(self, model: Transformer, batch: Batch, progress: float) -> Loss:
-        """The training loss of a batch; ``progress`` is the share of steps done, 0..1."""
+    def objective(self, model: Transformer, batch: Batch, progress: Progress) -> Loss:
+        """The training loss of a batch; draws nothing at random unless ``model.training``."""
+        ...
+
+
+class Companion(Protocol):
+    """An ``nn.Module`` of few parameters, trained on the frozen weights of one model."""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Its parameters as they are saved, and as ``attach`` takes them."""
+        ...
+
+
+@runtime_checkable
+class HasCompanion(Protocol):
+    """What a method has beside ``Method`` if its abilities name a companion."""
+
+    def companion(self) -> Companion | None:
+        """What its objective trains in place of the model; None if it trains the model."""
+        ...
+
+    def attach(self, tensors: Mapping[str, Tensor], device: device) -> None:
+        """Takes the companion that was trained on the model's weights, before decoding."""
         ...
 
 

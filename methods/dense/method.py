@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from itertools import count
 
-from methods.contract import Batch, Limits, LiveRows, Loss, Round
+from methods.contract import Batch, Limits, LiveRows, Loss, Progress, Round
 from methods.dense.params import Params
 from methods.engine.cache import Prompts
 from methods.engine.inference import InferenceModel
@@ -34,7 +34,7 @@ class Method:
             ids = limits.chooser.choose(model.head(x, positions), index)
             live = yield Round(ids, len(self.layers))
 
-    def objective(self, model: Transformer, batch: Batch, progress: float) -> Loss:
+    def objective(self, model: Transformer, batch: Batch, progress: Progress) -> Loss:
         """Next-token cross-entropy of the target with every layer."""
         x, rope = model.embed(batch.ids), model.rope(batch.ids.shape[1])
         for block in model.blocks:

@@ -90,10 +90,18 @@ def index_of(numbers: Sequence[int], device: torch.device) -> slice | Tensor:
     first = numbers[0]
     if list(numbers) == list(range(first, first + len(numbers))):
         return slice(first, first + len(numbers))
-    index = torch.tensor(numbers)
+    return upload(numbers, device)
+
+
+def upload(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Host numbers as a tensor on the device, which nobody waits for: behind what is queued there.
+
+    A plain upload would make the host wait until the device has reached it.
+    """
+    tensor = torch.tensor(numbers)
     if device.type != "cuda":
-        return index.to(device)
-    return index.pin_memory().to(device, non_blocking=True)
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class KVCache:
@@ -194,20 +202,22 @@ class KVCache:
 
         Args:
             ids: (B, T) positions.
-            lengths: per row, a host-side bound on its positions after this call (the exact number
-                where it is known): slots beyond are not read, and keys up to it are charged.
+            lengths: per row, its positions after this call: slots beyond are not read, and keys up
+                to it are charged.
             own: per row, how many of the T are tokens of the row, the first ones; None if all are.
                 The rest may stand anywhere; nobody sees what is written of it.
         """
         ends = [offset + length for offset, length in zip(self.offsets, lengths, strict=True)]
-        visible = min(max(ends), self.num_slots)
+        visible = max(ends)
+        if visible > self.num_slots:
+            raise ValueError(f"slot {visible - 1} is beyond the cache's {self.num_slots} slots")
         slots = ids + self.offset_ids
         seen = self.slot_ids[:visible]
         hidden = (seen > slots[:, :, None]) | (seen < self.offset_ids[:, :, None])
         mask = _additive(hidden, self.layers[0].dtype)[:, None]
         if own is not None:
             column = torch.arange(ids.shape[1], device=ids.device)
-            beyond = column >= torch.tensor(own, device=ids.device)[:, None]
+            beyond = column >= upload(own, ids.device)[:, None]
             slots = slots.masked_fill(beyond, self.num_slots)
         own_new = None if own is None else tuple(own)
         extent = Extent(len(ends), ids.shape[1], visible, own_new, tuple(lengths))

@@ -9,7 +9,7 @@ from itertools import count
 
 import torch
 
-from methods.contract import Batch, Limits, LiveRows, Loss, Round
+from methods.contract import Batch, Limits, LiveRows, Loss, Progress, Round
 from methods.engine.cache import KVCache, Positions, Prompts
 from methods.engine.inference import InferenceModel
 from methods.engine.lockstep import Lockstep
@@ -72,7 +72,7 @@ class Method:
             x = y if all(runs) else torch.where(_column(runs, x), y, x)
         return x
 
-    def objective(self, model: Transformer, batch: Batch, progress: float) -> Loss:
+    def objective(self, model: Transformer, batch: Batch, progress: Progress) -> Loss:
         """Next-token cross-entropy of the last layer, each position under its own budget."""
         from_prompt = self.params.clock == "generated"
         x = scheduled_pass(model, batch, self.schedule, from_prompt=from_prompt)

@@ -30,6 +30,7 @@ class Params:
     decay: Literal["linear", "power"] = "linear"
     power: float = 1.0
     clock: Literal["generated", "position"] = "generated"
+    mode: Literal["skip", "terminate"] = "skip"
 
 
 def resolve(params: Params, shape: Shape, trained: Mapping[str, Any]) -> Params:
@@ -84,6 +85,7 @@ def schedule_of(params: Params, shape: Shape) -> Schedule:
         length=length or 0,
         decay=params.decay,
         power=params.power,
+        mode=params.mode,
     )
 
 

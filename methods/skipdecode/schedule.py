@@ -26,6 +26,8 @@ class Schedule:
         length: S, in positions.
         decay: shape of the fall from max to min.
         power: exponent of the power decay; 1 is linear, above 1 falls faster at the start.
+        mode: which layers a budget pays for: the top of the stack above the warm-up (skip), or the
+            bottom of it (terminate).
     """
 
     num_layers: int
@@ -35,6 +37,7 @@ class Schedule:
     length: int
     decay: Literal["linear", "power"] = "linear"
     power: float = 1.0
+    mode: Literal["skip", "terminate"] = "skip"
 
     def budget(self, t: int) -> int:
         """b(t) (arXiv 2307.02628: linear interpolation), rounded to nearest; held after S."""
@@ -44,8 +47,13 @@ class Schedule:
         return _nearest(self.min_layers + (self.max_layers - self.min_layers) * left)
 
     def layers(self, t: int) -> tuple[int, ...]:
-        """A(t), ascending: the warm-up layers, then the top of the stack; the last always runs."""
+        """A(t), ascending: the warm-up layers, then the top of the stack; the last always runs.
+
+        Or, to terminate, as many from the bottom. Either way A(t) holds A(t + 1).
+        """
         budget = self.budget(t)
+        if self.mode == "terminate":
+            return tuple(range(budget))
         first = max(self.warmup_layers, self.num_layers - (budget - self.warmup_layers))
         return (*range(self.warmup_layers), *range(first, self.num_layers))
 

@@ -21,6 +21,8 @@ RECORDS = (
     Sums,
     Traffic,
     Energy,
+    schema.Speculation,
+    schema.Difference,
     schema.Header,
 )
 # Columns that hold a name, or a number that says which and not how much.

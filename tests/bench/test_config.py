@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from bench.config import FaultsError, ModelConfig
 from bench.errors import InputError
@@ -72,6 +73,11 @@ def test_each_choice_composes_and_binds(path, configured):
     choices = [f"{group}={name}"]
     if group != "method":
         choices.append("+method=skipdecode")
+    if group == "train":
+        # What a paper does not state is null there: the user's to give.
+        own = OmegaConf.load(CONF / path)
+        gaps = [key for key in ("steps", "batch_size", "lr") if key in own and own[key] is None]
+        choices += [f"train.{key}=1" for key in gaps]
     config = configured(*choices)
     bound = getattr(config, group)
     # Variants of one name (decode, meter, engine, train) are told apart by their fields.

@@ -207,7 +207,7 @@ def test_required_counts_live_rows_and_the_layers_they_asked_for():
 def test_only_the_first_round_leaves_nothing_to_decode():
     decoded, _ = run(one_each([EOS]), StopRule(9, (EOS,)))
     assert decoded.decode_executed == decoded.decode_required == Sums()
-    assert decoded.drafted is decoded.accepted is None
+    assert decoded.speculation is None
 
 
 def test_layers_of_kept_tokens_are_each_tokens_own():
@@ -229,11 +229,29 @@ def test_drafts_are_summed_over_the_rounds_after_the_first():
         counted([[EOS, 1, 1], [4, EOS, 4]], [1, 2], [2, 1], [0, 1]),
     ]
     decoded, _ = run(rounds, StopRule(9, (EOS,)))
-    assert decoded.drafted == [4, 3]
-    assert decoded.accepted == [2, 1]
+    found = decoded.speculation
+    # Drafts of 2, 2, 2 and 1 tokens, of which 2, 0, 0 and 1 were accepted.
+    assert (found.verifications, found.drafted, found.accepted) == (4, 7, 3)
+    assert found.offered_at == [4, 3]
+    assert found.accepted_at == [2, 1]
     # A round of several tokens is one round.
     assert decoded.rounds == 3
     assert [len(row) for row in decoded.ids] == [5, 4]
+
+
+def test_drafts_of_a_finished_row_count_for_nothing():
+    def counted(ids, counts, drafted, accepted):
+        more = {"drafted": torch.tensor(drafted), "accepted": torch.tensor(accepted)}
+        return several(ids, counts, **more)
+
+    rounds = [
+        *one_each([8, EOS]),
+        counted([[7, 6, 5], [4, 4, 4]], [3, 1], [2, 2], [2, 0]),
+        counted([[EOS, 1, 1], [4, 4, 4]], [1, 3], [2, 2], [0, 2]),
+    ]
+    decoded, _ = run(rounds, StopRule(9, (EOS,)))
+    found = decoded.speculation
+    assert (found.verifications, found.drafted, found.accepted) == (2, 4, 2)
 
 
 CUTS = {

@@ -23,6 +23,10 @@ WITHOUT_EFFECT = {
     "verbosity",
     "tracking.name",
     "meter.margin",
+    # Only where tokens are drawn.
+    "decode.temperature",
+    "decode.top_k",
+    "decode.top_p",
     "method.params",
     "method.changed",
     "task.limit",
@@ -88,6 +92,12 @@ def test_every_field_bears_on_the_id_or_is_listed_as_one_that_does_not(config):
         "engine.dtype",
         "engine.packed",
     }
+
+
+@pytest.mark.parametrize("setting", ["temperature", "top_k", "top_p"])
+def test_how_tokens_are_drawn_bears_on_the_id_where_they_are(config, setting):
+    drawn = with_changed(replace(config, decode=replace(config.decode, choose="sample")), "seed")
+    assert run_id(with_changed(drawn, f"decode.{setting}")) != run_id(drawn)
 
 
 OTHER_FACTS = {

@@ -59,7 +59,7 @@ def measurer(runners, limit=5, **plan):
         {name: Runner(method, model) for name, method in runners.items()},
         Plan(
             rule=StopRule(limit, (EOS,)),
-            chooser=Greedy,
+            chooser=lambda numbers: Greedy(),
             decode_text=lambda ids: " ".join(map(str, ids)),
             scores={},
             **settings,

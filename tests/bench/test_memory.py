@@ -89,6 +89,6 @@ def test_the_bytes_of_a_cache_are_its_keys_and_values(tiny_shape):
     shape = tiny_shape("a Llama with grouped heads")
     prompts = Prompts.of([[1, 2, 3], [4]])
     cache = KVCache(shape, prompts, new_tokens=5, dtype=torch.bfloat16)
-    # Two rows of 3 + 5 slots, keys and values, 2 bytes each.
-    values = shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim * 2 * (3 + 5)
+    # Two rows of 3 + 5 slots and the one that nobody sees, keys and values, 2 bytes each.
+    values = shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim * 2 * (3 + 5 + 1)
     assert cache_bytes(cache.layers) == 2 * values

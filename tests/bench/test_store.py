@@ -17,9 +17,18 @@ import pytest
 
 from bench.errors import InputError
 from bench.meters.clock import Timing
-from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Leg, Start
+from bench.meters.energy import Energy
+from bench.schema import (
+    SCHEMA_VERSION,
+    BatchRecord,
+    Difference,
+    Header,
+    Leg,
+    Speculation,
+    Start,
+)
 from bench.store import Attempt, attempts, listed, next_attempt
-from methods.engine.ledger import Sums
+from methods.engine.ledger import Sums, Traffic
 
 ROOT = Path(__file__).resolve().parents[2]
 METHOD = Leg(
@@ -33,15 +42,19 @@ METHOD = Leg(
     prompt_executed=Sums(1, 2, 3, 4, 5, 6),
     decode_executed=Sums(7, 8, 9, 10, 11, 12),
     decode_required=Sums(attended_pairs=2**60),
-    drafted=[4, 0],
-    accepted=[3, 0],
+    speculation=Speculation(2, 4, 3, [1, 1, 1, 1], [1, 1, 1, 0]),
+    decode_traffic=Traffic(1, 2, 3, 4, 5, 6, 7),
+    warmups=[Timing(1.5, 2.5)],
+    round_s=[0.1, 0.2],
+    energy=Energy(3.5, 2.0, 4, "nvml"),
 )
 RECORD = BatchRecord(
     index=0,
     example_ids=["a", "b"],
     prompt_tokens=[9, 11],
-    legs={"method": METHOD, "baseline": replace(METHOD, timings=[], drafted=None, accepted=None)},
+    legs={"method": METHOD, "baseline": replace(METHOD, timings=[], speculation=None)},
     order=[["method", "baseline"], ["baseline", "method"]],
+    differences=[Difference("b", 3, 1e-5)],
 )
 START = Start(
     schema_version=SCHEMA_VERSION,

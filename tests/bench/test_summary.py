@@ -9,7 +9,7 @@ from bench.costs import Rates, bytes_moved, flops
 from bench.meters.clock import Timing
 from bench.meters.energy import Energy
 from bench.promise import Machine
-from bench.schema import BatchRecord, Leg
+from bench.schema import BatchRecord, Difference, Leg, Speculation
 from bench.summary import summarise as _summarise
 from methods.engine.ledger import Sums, Traffic
 
@@ -192,10 +192,14 @@ def test_a_method_that_ran_twice_has_speedup_one_and_differences_of_zero(paired,
 
 def test_acceptance_is_of_all_drafts_together(shape):
     batches = _batches(
-        {"method": _leg([[5, 6, 7], [5, 6]], drafted=[4, 6], accepted=[1, 2])},
-        {"method": _leg([[5, 6]], drafted=[10], accepted=[9])},
+        {"method": _leg([[5, 6, 7], [5, 6]], speculation=Speculation(2, 10, 3, [], []))},
+        {"method": _leg([[5, 6]], speculation=Speculation(1, 10, 9, [], []))},
     )
-    assert summarise(batches, {"method": shape}, [])["acceptance_rate"] == 12 / 20
+    found = summarise(batches, {"method": shape}, [])
+    assert found["acceptance_rate"] == 12 / 20
+    # 2 + 1 + 1 decode tokens of 3 verifications.
+    assert found["tokens_per_verification"] == 4 / 3
+    assert found["drafted_per_verification"] == 20 / 3
 
 
 def test_a_method_without_drafts_has_no_acceptance(row):
@@ -203,7 +207,7 @@ def test_a_method_without_drafts_has_no_acceptance(row):
 
 
 def test_a_method_that_never_drafted_a_token_has_no_acceptance(shape):
-    batches = _batches({"method": _leg([[5, 6]], drafted=[0], accepted=[0])})
+    batches = _batches({"method": _leg([[5, 6]], speculation=Speculation(1, 0, 0, [], []))})
     assert summarise(batches, {"method": shape}, [])["acceptance_rate"] is None
 
 
@@ -365,3 +369,15 @@ def test_a_difference_is_judged_at_the_margin_in_the_scores_unit(paired, shape):
     assert wide[f"diff.{SCORE}.verdict"] == "non_inferior"
     narrow = summarise(paired, shapes, [SCORE], margin=1e-9)
     assert narrow[f"diff.{SCORE}.verdict"] == "undecided"
+
+
+def test_differences_beyond_ties_are_told_apart_from_ties(shape):
+    gaps = [Difference("a", 3, 2e-5), Difference("b", 0, 0.3)]
+    batches = _batches({"method": _leg([[5, 6]])}, {"method": _leg([[5, 6]])})
+    looked = [
+        dataclasses.replace(batch, differences=found)
+        for batch, found in zip(batches, (gaps, []), strict=True)
+    ]
+    assert summarise(looked, {"method": shape}, [])["differences_beyond_ties"] == 1
+    found = summarise([looked[0], batches[1]], {"method": shape}, [])
+    assert found["differences_beyond_ties"] is None

@@ -7,9 +7,10 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 import torch
 
-from methods.contract import Batch, Limits
+from methods.contract import Batch, Limits, Progress
+from methods.engine.bound import Options
 from methods.engine.cache import Prompts
-from methods.engine.inference import InferenceModel, Options
+from methods.engine.inference import InferenceModel
 from methods.engine.sampling import Greedy
 from methods.registry import UnknownMethodError, find_method, find_params, method_names
 
@@ -86,6 +87,18 @@ def test_the_first_round_holds_exactly_one_token_of_each_row(method, transformer
     answer = _advance(_start(method, _bind(transformer), prompts), first=True)
     assert answer.ids.shape == (len(prompts), 1)
     assert answer.counts is None or answer.counts.tolist() == [1] * len(prompts)
+
+
+def test_the_prompt_runs_every_layer_unless_the_method_says_that_it_does_not(
+    name, method, transformer, prompts
+):
+    model, layers = _bind(transformer), list(range(6))
+    answer = _advance(_start(method, model, prompts), first=True)
+    ran = [layer for part, layer, _ in model.ledger.calls if part == "block"]
+    whole = find_params(name).ABILITIES.whole_prompt
+    assert ran == (layers if whole else layers[: len(ran)])
+    assert (len(ran) == 6) is whole
+    assert torch.as_tensor(answer.layers_run).unique().tolist() == [len(ran)]
 
 
 def test_ids_lie_in_the_vocabulary_and_each_round_is_consistent(
@@ -281,7 +294,7 @@ def test_a_finished_row_stays_where_it_is_and_disturbs_no_other(method, transfor
         assert max(top[row] for top in tops) < length + NEW
         if row != finished:
             assert found[row] == expected[row]
-            assert tops[-1][row] > tops[3][row]
+            assert tops[-1][row] > tops[0][row]
     # From the round on in which it is known to be finished, its position rises no more.
     known = [top[finished] for top in tops[2:]]
     assert known == sorted(known, reverse=True)
@@ -297,7 +310,9 @@ def _batch(rows, prompt_lengths):
 TRAINED = [name for name in METHODS if find_params(name).ABILITIES.trains]
 trained = pytest.mark.parametrize("name", TRAINED)
 part_done = pytest.mark.parametrize(
-    "progress", [0.0, 0.4, 1.0], ids=["at the start", "on the way", "at the end"]
+    "progress",
+    [Progress(step, 10) for step in (0, 4, 9)],
+    ids=["at the start", "on the way", "at the end"],
 )
 
 
@@ -343,7 +358,7 @@ def test_its_objective_does_not_see_the_pads(method, transformer, make_prompts):
     assert not torch.equal(ids, batch.ids)
     with torch.no_grad():
         one, other = (
-            method.objective(transformer, each, 0.4).total
+            method.objective(transformer, each, Progress(4, 10)).total
             for each in (batch, Batch(ids, batch.prompt_lengths, batch.lengths))
         )
     torch.testing.assert_close(one, other, rtol=1e-6, atol=0)

@@ -255,15 +255,12 @@ def test_a_step_beyond_the_last_slot_is_refused(tiny_transformer, prefilled, mak
         model.at(cache, _columns([3, 5], 3), 5)
 
 
-def test_an_unequal_step_beyond_the_last_slot_cannot_be_written(
-    tiny_transformer, prefilled, make_prompts, run_layers
-):
+def test_an_unequal_step_beyond_the_last_slot_is_refused(tiny_transformer, prefilled, make_prompts):
     model, cache, _ = prefilled(
         tiny_transformer("an OPT"), make_prompts([3, 5]), 2, checked_cache=False
     )
-    positions = model.at_unequal(cache, _columns([3, 7], 1), [4, 8])
-    with pytest.raises(RuntimeError, match="out of bounds"):
-        run_layers(model, cache, torch.tensor([[9], [8]]), positions)
+    with pytest.raises(ValueError, match="slot 7 is beyond the cache's 7 slots"):
+        model.at_unequal(cache, _columns([3, 7], 1), [4, 8])
 
 
 @pytest.mark.parametrize("method", ["dense", "skipdecode"])

@@ -1,10 +1,12 @@
 """SkipDecode: schedule, presets and settings; decoding against the schedule and the objective."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
+from methods.contract import Progress
 from methods.engine.cache import KVCache
 from methods.engine.sampling import Forced
 from methods.skipdecode.objective import scheduled_pass
@@ -22,6 +24,11 @@ FALLING = {"preset": None, "max_layers": 6, "min_layers": 2, "schedule_length": 
 @pytest.fixture(params=CLOCKS)
 def clock(request):
     return CLOCKS[request.param]
+
+
+@pytest.fixture(params=["skip", "terminate"])
+def variant(request, clock):
+    return {"clock": clock, "mode": request.param}
 
 
 @pytest.fixture
@@ -67,6 +74,14 @@ def test_layers_only_ever_fall_away_and_as_many_run_as_the_budget_says():
             # Warm-up at the bottom, the rest of the budget at the top of the stack.
             top = schedule.budget(t) - schedule.warmup_layers
             assert layers[schedule.warmup_layers :] == tuple(range(schedule.num_layers))[-top:]
+
+
+def test_to_terminate_pays_for_the_bottom_of_the_stack_with_the_same_budgets():
+    for schedule in _random_schedules(50):
+        other = replace(schedule, mode="terminate")
+        for t in range(schedule.length + 3):
+            assert other.layers(t) == tuple(range(schedule.budget(t)))
+            assert set(other.layers(t + 1)) <= set(other.layers(t))
 
 
 def test_the_linear_budget_is_the_interpolation_rounded_to_nearest():
@@ -230,9 +245,9 @@ def test_with_the_positions_clock_the_least_advanced_row_decides_what_runs(
 
 
 def test_cached_decoding_equals_the_teacher_forced_pass_on_the_same_ids(
-    transformer, clock, watch, make_method, make_prompts, make_batch, drive
+    transformer, variant, watch, make_method, make_prompts, make_batch, drive
 ):
-    method = make_method("skipdecode", transformer.shape, **FALLING, clock=clock)
+    method = make_method("skipdecode", transformer.shape, **FALLING, **variant)
     rows = make_prompts([length + NEW for length in PROMPTS], seed=3)
     prompts = [row[:length] for row, length in zip(rows, PROMPTS, strict=True)]
     forced = Forced([row[length:] for row, length in zip(rows, PROMPTS, strict=True)])
@@ -244,7 +259,7 @@ def test_cached_decoding_equals_the_teacher_forced_pass_on_the_same_ids(
             transformer,
             make_batch(rows, PROMPTS),
             method.schedule,
-            from_prompt=clock == "generated",
+            from_prompt=variant["clock"] == "generated",
         )
         expected, dense = transformer.head(x), transformer(make_batch(rows, PROMPTS).ids)
     for row, length in enumerate(PROMPTS):
@@ -262,7 +277,7 @@ def test_the_objective_is_the_loss_of_the_target_as_decoding_scores_it(
     forced = Forced([row[length:] for row, length in zip(rows, PROMPTS, strict=True)])
     drive(method, watch(transformer).model, prompts, NEW, forced)
     expected = -torch.cat(forced.log_probs, dim=1).sum().item()
-    found = method.objective(transformer, make_batch(rows, PROMPTS), 0.0).total.item()
+    found = method.objective(transformer, make_batch(rows, PROMPTS), Progress(0, 1)).total.item()
     assert found == pytest.approx(expected, rel=1e-5)
 
 

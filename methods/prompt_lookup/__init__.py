@@ -1,0 +1,1 @@
+"""prompt_lookup: what followed the newest n-gram before is the draft; the whole model verifies."""

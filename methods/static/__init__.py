@@ -1,0 +1,1 @@
+"""static: the model cut to its first layers, prompt included; every paper's simplest baseline."""
