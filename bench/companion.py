@@ -1,4 +1,4 @@
-"""Companions of a checkpoint: small tensors beside the weights that a method needs, trained on them.
+"""Companions of a checkpoint: what a method needs beside the weights, trained on those weights.
 
 Apart, and free of torch, because a run whose companion is missing, or was trained on other weights,
 is refused on a login node. A companion bears the fingerprint of its weights in its own metadata;

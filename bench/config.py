@@ -4,15 +4,14 @@ Apart, because a DictConfig ends here: nothing behind this module sees omegaconf
 here: what a setting means to the engine or to a task (their own modules check that).
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from bench import lookup
+from bench import lookup, ranges
 from bench.binding import bind, others, unknown
+from bench.calibration_settings import CalibrateConfig
 from bench.errors import FaultsError, InputError
 from bench.gpus import GpuConfig
 from methods.contract import ParamsModule
@@ -22,7 +21,9 @@ from methods.registry import UnknownMethodError, find_params
 ROOT = Path(__file__).resolve().parent.parent
 # The reference that speed-ups and quality are measured against.
 DENSE = "dense"
-Action = Literal["run", "plan", "check", "list", "prefetch", "pin", "doctor", "profile-gpu"]
+Action = Literal[
+    "run", "plan", "check", "calibrate", "list", "prefetch", "pin", "doctor", "profile-gpu"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,7 @@ class PlainConfig:
     engine: EngineConfig
     tracking: TrackingConfig
     train: TrainConfig
+    calibrate: CalibrateConfig
     launch: LaunchConfig
     action: Action
     results_dir: str
@@ -216,7 +218,7 @@ def from_mapping(raw: Mapping[str, Any], method_defaults: Mapping[str, Any]) -> 
         faults.extend(error.faults)
     bound = {field.name: getattr(plain, field.name) for field in fields(plain)}
     config = RunConfig(method=method, task=task, **bound)
-    _check_numbers(config, faults)
+    faults += [*ranges.faults_of(config), *config.calibrate.faults()]
     if faults:
         raise FaultsError(faults)
     return config
@@ -259,42 +261,3 @@ def _task(raw: Mapping[str, Any], faults: list[InputError]) -> TaskConfig | None
     if choice is None or params is None:
         return None
     return TaskConfig(**asdict(choice), params=params)
-
-
-_AT_LEAST_ONE = (
-    "task.limit",
-    "task.max_new_tokens",
-    "decode.max_new_tokens",
-    "decode.top_k",
-    "meter.batch_size",
-    "meter.repeats",
-    "meter.timed_batches",
-    "train.steps",
-    "train.batch_size",
-    "train.accumulate",
-    "train.save_every_steps",
-)
-_NOT_NEGATIVE = ("meter.warmups", "train.warmup_steps", "seed", "train.seed")
-
-
-_ABOVE_ZERO = ("meter.margin", "decode.temperature", "decode.top_p")
-_SHARES = ("decode.top_p",)
-
-
-def _check_numbers(config: RunConfig, faults: list[InputError]) -> None:
-    ranges = (
-        (_AT_LEAST_ONE, 1, "1 and up"),
-        (_NOT_NEGATIVE, 0, "0 and up"),
-        (_ABOVE_ZERO, sys.float_info.min, "above 0"),
-    )
-    for keys, least, allowed in ranges:
-        for key in keys:
-            value = attrgetter(key)(config)
-            if value is not None and value < least:
-                what = f"Setting {key} is too small"
-                faults.append(InputError(what, got=value, allowed=allowed, where=key))
-    for key in _SHARES:
-        value = attrgetter(key)(config)
-        if value > 1:
-            what = f"Setting {key} is too large"
-            faults.append(InputError(what, got=value, allowed="above 0, up to 1", where=key))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, device
 
     from methods.engine.cache import Prompts
+    from methods.engine.hf import HfModel, Request
     from methods.engine.inference import InferenceModel
     from methods.engine.sampling import Chooser
     from methods.engine.shape import Shape
@@ -41,6 +42,10 @@ class Source:
 
 def _needs_nothing(_: object) -> None:
     """Most methods have no companion."""
+
+
+def _runs_all(_: Shape) -> None:
+    """Every method on our own engine runs every model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,10 @@ class Abilities:
             in ``trained`` as ``calibrated_<setting>``. None where there is none.
         latency_model: from settings, shape, tokens and drafts of a verification, the speed-up that
             they promise; None for a method that has no such model.
+        engine: whose code decodes: ours, or the transformers library's own ``generate``; then the
+            method is a ``Peer``.
+        max_batch: rows that it can decode at once; None for any number. Only a peer may have one.
+        unsupported: from a shape, why the method cannot run such a model; None where it can.
     """
 
     lossless: bool = False
@@ -92,6 +101,9 @@ class Abilities:
     trained_settings: tuple[str, ...] | None = None
     calibrates: str | None = None
     latency_model: Callable[[Any, Shape, float, float], float] | None = None
+    engine: Literal["own", "transformers"] = "own"
+    max_batch: int | None = None
+    unsupported: Callable[[Shape], str | None] = _runs_all
 
 
 @dataclass(slots=True)
@@ -205,6 +217,32 @@ class HasCompanion(Protocol):
 
     def attach(self, tensors: Mapping[str, Tensor], device: device) -> None:
         """Takes the companion that was trained on the model's weights, before decoding."""
+        ...
+
+
+class Peer(Protocol):
+    """What users would otherwise pick, run as its own library runs it: no rounds, one call.
+
+    Made as ``Method(params, shape)``. The driver makes Rounds of the steps that it was told of.
+
+    Attributes:
+        drafts: whether its steps verify drafted tokens.
+    """
+
+    drafts: bool
+
+    def generate(self, model: HfModel, request: Request, step: Callable[[int], None]) -> Tensor:
+        """Decodes to the end.
+
+        Args:
+            model: the library's own model.
+            request: prompts and limits.
+            step: to be called after each step with the columns that then are there, pads and
+                prompts included.
+
+        Returns:
+            Ids, (B, columns), pads and prompts included.
+        """
         ...
 
 

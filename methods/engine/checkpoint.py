@@ -71,6 +71,22 @@ def save(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> 
         dtype: stored dtype; None keeps the model's.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    tensors = hub_tensors(model, dtype)
+    stored = next(iter(tensors.values())).dtype
+    config = config_of_shape(model.shape, str(stored).removeprefix("torch."))
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(tensors, str(folder / SAFETENSORS.single), metadata={"format": "pt"})
+    # The library writes for the owner alone; a checkpoint is shared like its other files.
+    (folder / SAFETENSORS.single).chmod((folder / "config.json").stat().st_mode)
+
+
+def hub_tensors(model: Transformer, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Copies of the parameters on the CPU, by the names and in the parts that ``transformers`` has.
+
+    Args:
+        model: any parameters.
+        dtype: of the copies; None keeps the model's.
+    """
     tensors: dict[str, Tensor] = {}
     for ours, theirs in tensor_names(model.shape):
         parameter = model.get_parameter(ours).detach().to("cpu", dtype)
@@ -78,12 +94,7 @@ def save(model: Transformer, folder: Path, dtype: torch.dtype | None = None) -> 
         parts = torch.split(parameter, sizes) if sizes else (parameter,)
         for name, part in zip(theirs, parts, strict=True):
             tensors[name] = part.contiguous().clone()
-    stored = next(iter(tensors.values())).dtype
-    config = config_of_shape(model.shape, str(stored).removeprefix("torch."))
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(tensors, str(folder / SAFETENSORS.single), metadata={"format": "pt"})
-    # The library writes for the owner alone; a checkpoint is shared like its other files.
-    (folder / SAFETENSORS.single).chmod((folder / "config.json").stat().st_mode)
+    return tensors
 
 
 def tensor_names(shape: Shape) -> Iterator[tuple[str, tuple[str, ...]]]:

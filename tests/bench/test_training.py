@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench import text
+from bench import text, training_output
 from bench import training as train
 from bench.errors import InputError
 from bench.examples import Tokens, schedule_lengths
@@ -301,7 +301,7 @@ def target_lengths(folder):
 def test_a_trained_folder_says_what_it_is(trained, training):
     config = training("skipdecode", "out", "method.preset=1.5x", "train.steps=2")
     about = json.loads((trained / "skipbench.json").read_text())
-    assert about["id"] == train.training_id(config)
+    assert about["id"] == training_output.training_id(config)
     assert about["method"] == "skipdecode"
     assert about["task"] == "demo"
     assert about["base"] is None
@@ -365,15 +365,15 @@ def test_a_second_training_starts_from_the_first_and_names_it(trained, training)
 
 def test_the_default_folder_bears_the_trainings_id(training):
     config = training("dense", "out", "train.output=null")
-    folder = train.output_folder(config)
-    assert folder.name == f"dense-demo-{train.training_id(config)}"
+    folder = training_output.output_folder(config)
+    assert folder.name == f"dense-demo-{training_output.training_id(config)}"
     assert folder.parent.name == "checkpoints"
 
 
 def test_where_it_is_saved_is_no_part_of_the_id(training):
-    ids = {train.training_id(training("dense", folder)) for folder in ("a", "b")}
+    ids = {training_output.training_id(training("dense", folder)) for folder in ("a", "b")}
     assert len(ids) == 1
-    assert train.training_id(training("dense", "a", "train.seed=1")) not in ids
+    assert training_output.training_id(training("dense", "a", "train.seed=1")) not in ids
 
 
 def test_texts_that_do_not_fit_are_refused(training):

@@ -144,7 +144,7 @@ def test_a_bound_on_a_rows_length_may_be_too_large_but_changes_nothing(
 ):
     transformer, rows = tiny_transformer("an OPT"), make_prompts([3, 5], seed=4)
     outcomes = []
-    for bounds in ([4, 6], [7, 90]):
+    for bounds in ([4, 6], [7, 9]):
         model, cache, _ = prefilled(transformer, rows, 4, checked_cache=False)
         positions = model.at_unequal(cache, _columns([3, 5], 1), bounds)
         outcomes.append(run_layers(model, cache, torch.tensor([[9], [8]]), positions))
