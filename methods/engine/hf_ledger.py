@@ -63,15 +63,11 @@ def charged(
 
     with ExitStack() as hooks:
         decoder: nn.Module = model.decoder
-        held = [
-            decoder.register_forward_pre_hook(charger.forward, with_kwargs=True),
-            *(
-                layer.register_forward_pre_hook(partial(charger.layer, index))
-                for index, layer in enumerate(model.layers)
-            ),
-            model.head.register_forward_pre_hook(charger.head),
-            model.head.register_forward_hook(shown),
-        ]
-        for handle in held:
-            hooks.callback(handle.remove)
+        forward = decoder.register_forward_pre_hook(charger.forward, with_kwargs=True)
+        hooks.callback(forward.remove)
+        for index, layer in enumerate(model.layers):
+            hook = partial(charger.layer, index)
+            hooks.callback(layer.register_forward_pre_hook(hook).remove)
+        hooks.callback(model.head.register_forward_pre_hook(charger.head).remove)
+        hooks.callback(model.head.register_forward_hook(shown).remove)
         yield
