@@ -4,6 +4,7 @@ Apart, because it shows what the store holds and knows nothing of how it came th
 tables over many runs (``analysis/``).
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +84,28 @@ def _table(row: dict[str, Any], start: Start) -> Table:
         ratio = _number(row[f"flops_{kind}_ratio"], " of dense")
         label = f"FLOPs {kind}/token, M"
         _add(table, label, _number(mega and mega / 1e6), "", ratio, paired=paired)
-    for by in ("flops", "bytes", "roofline"):
-        promised = _number(row.get(f"speedup_promised_by_{by}"), "x")
-        if promised:
-            _add(table, f"promised by {by}", "", "", promised, paired=paired)
-    fraction, of_dense = row.get("roofline_fraction"), row.get("dense.roofline_fraction")
-    if fraction is not None:
-        own, dense = _number(fraction), _number(of_dense)
-        _add(table, "share of the roofline", own, dense, "", paired=paired)
+    for label, own, dense, both in _known(row):
+        _add(table, label, own, dense, both, paired=paired)
     layers = start.shapes["method"]["num_layers"]
     _add(table, "layers/token", _number(row["layers_per_token"]), f"{layers}", "", paired=paired)
     _add(table, "examples", str(row["examples"]), "", "", paired=paired)
     return table
+
+
+def _known(row: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Lines for what not every method or machine has."""
+    for by in ("flops", "bytes", "roofline", "model"):
+        promised = _number(row.get(f"speedup_promised_by_{by}"), "x")
+        if promised:
+            yield f"promised by {by}", "", "", promised
+    if row.get("roofline_fraction") is not None:
+        own, dense = row["roofline_fraction"], row.get("dense.roofline_fraction")
+        yield "share of the roofline", _number(own), _number(dense), ""
+    if row.get("acceptance_rate") is not None:
+        yield "drafts accepted", _number(row["acceptance_rate"]), "", ""
+        yield "tokens/verification", _number(row["tokens_per_verification"]), "1", ""
+    if row.get("identical_to_dense") is not None:
+        yield "ids as dense, own weights", _number(row["identical_to_dense"]), "", ""
 
 
 def _add(table: Table, label: str, own: str, dense: str, both: str, *, paired: bool) -> None:

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from bench import measure
 from bench.decoding import StopRule
+from bench.errors import InvalidRunError
 from bench.measure import Measurer, Plan, Runner
 from bench.meters import clock as clock_module
 from bench.meters.device import CpuDevice
 from bench.promise import Machine
-from bench.schema import batch_from, plain
+from bench.schema import Difference, batch_from, plain
 from bench.summary import summarise
 from bench.tasks.contract import Example
 from methods.contract import Round
@@ -171,3 +173,35 @@ def test_time_only_goes_forward(time):
     ends = [t.ttft_s + t.decode_s for t in record.legs["method"].timings]
     assert all(end > 0 for end in ends)
     assert all(a == pytest.approx(b) for a, b in pairwise(ends))
+
+
+class FakeTies:
+    def __init__(self, gap):
+        self.gap = gap
+
+    def differences(self, dense, examples, rows, found, expected, device):
+        return [Difference(examples[0].id, 1, self.gap)] if found != expected else []
+
+
+def _lossless(time, monkeypatch, gap, ids, dtype=torch.float32):
+    monkeypatch.setattr(measure, "ties", FakeTies(gap))
+    made = measurer(
+        {"method": Scripted(time, ids), "own_dense": Scripted(time, ONE_EACH)},
+        reference="own_dense",
+    )
+    for runner in made.runners.values():
+        runner.model.options.dtype = dtype
+    return made.batch(0, [Example("e7", "", ("",))], [[EOS]])
+
+
+def test_a_lossless_method_with_other_ids_than_a_tie_explains_is_invalid(time, monkeypatch):
+    with pytest.raises(InvalidRunError, match=r"e7 at token 1 \(0.5\)"):
+        _lossless(time, monkeypatch, 0.5, [[7], [9], [5], [4], [EOS]])
+
+
+def test_a_tie_is_kept_in_the_record_and_so_is_any_difference_of_a_coarser_dtype(time, monkeypatch):
+    other = [[7], [9], [5], [4], [EOS]]
+    assert _lossless(time, monkeypatch, 1e-5, other).differences == [Difference("e7", 1, 1e-5)]
+    coarse = _lossless(time, monkeypatch, 0.5, other, dtype=torch.bfloat16)
+    assert coarse.differences == [Difference("e7", 1, 0.5)]
+    assert _lossless(time, monkeypatch, 0.5, ONE_EACH).differences == []
