@@ -32,7 +32,7 @@ WITHOUT_EFFECT = {
     "task.limit",
     "task.params",
 }
-GROUPS_WITHOUT_EFFECT = {"model", "train", "gpu"}
+GROUPS_WITHOUT_EFFECT = {"model", "train", "calibrate", "gpu"}
 
 
 @pytest.fixture(scope="module")
