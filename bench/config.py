@@ -54,6 +54,7 @@ class ModelConfig:
     baseline: str | None = None
     tokenizer: str | None = None
     variants: Mapping[str, str] | None = None
+    published: Mapping[str, Mapping[str, Any]] | None = None
 
     def configured_shape(self) -> Shape:
         """The Shape that the architecture fields give.
