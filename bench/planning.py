@@ -134,7 +134,7 @@ def _known(config: RunConfig, own: Weights, calibration: Calibration | None) -> 
     rows = config.model.published or {}
     published = rows.get(config.task.name, rows.get("default", {}))
     found = {**own.trained, "published": published}
-    return found if calibration is None else found | calibration.known
+    return found if calibration is None else {**found, **calibration.known}
 
 
 def _check_able(config: RunConfig) -> None:
