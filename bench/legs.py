@@ -5,7 +5,7 @@ together. Not here: which weights a leg has (``planning.py``), how legs are meas
 (``measure.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -27,16 +27,24 @@ from methods.engine.transformer import Transformer
 from methods.registry import find_method, find_params
 
 
-def runners(prepared: Prepared) -> Mapping[str, Runner]:
-    """Each leg's method and weights; equal weights are held once."""
+def runners(prepared: Prepared, held: dict[Hashable, Any]) -> Mapping[str, Runner]:
+    """Each leg's method and weights; equal weights are held once.
+
+    Args:
+        prepared: the run.
+        held: models of the last run in this process; those that this one needs are not loaded
+            again, the others are let go. Changed in place.
+    """
     config, legs = prepared.planned.config, prepared.planned.weights
-    held: dict[str, InferenceModel] = {}
-    distinct = {weights.fingerprint: weights for weights in legs.values()}
+    distinct = {_held_as(prepared, weights): weights for weights in legs.values()}
+    for key in set(held) - set(distinct):
+        del held[key]
     with Progress("loading weights", len(distinct), quiet=config.verbosity == "quiet") as progress:
-        for fingerprint, weights in distinct.items():
-            log.LOG.info("loading %s", weights.folder or fingerprint)
-            held[fingerprint] = _inference_form(prepared, weights)
-            progress.to(len(held))
+        for at, (key, weights) in enumerate(distinct.items()):
+            if key not in held:
+                log.LOG.info("loading %s", weights.folder or weights.fingerprint)
+                held[key] = _inference_form(prepared, weights)
+            progress.to(at + 1)
     # A time that nobody could have stands beside none.
     realisable = find_params(config.method.name).ABILITIES.realisable
     found = {}
@@ -45,7 +53,7 @@ def runners(prepared: Prepared) -> Mapping[str, Runner]:
         params = prepared.params if leg == METHOD else find_params(DENSE).Params()
         method = find_method(name).Method(params, weights.shape)
         timed = realisable and leg != OWN_DENSE
-        found[leg] = Runner(method, held[weights.fingerprint], timed=timed)
+        found[leg] = Runner(method, held[_held_as(prepared, weights)], timed=timed)
     return found
 
 
@@ -104,12 +112,24 @@ def _packs(prepared: Prepared) -> bool:
 
 
 def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
-    config = prepared.planned.config
-    dtype: torch.dtype = getattr(torch, config.engine.dtype)
-    packed = _packs(prepared)
-    transformer: Transformer = models.load(weights, dtype)
-    options = Options(
-        dtype=dtype, device=str(prepared.device), packed=packed, rows=config.meter.batch_size
-    )
+    options = _options(prepared)
+    transformer: Transformer = models.load(weights, options.dtype)
     # The parameters are given up block by block, so that weights are held once.
     return InferenceModel(transformer, options, consume=True)
+
+
+def _held_as(prepared: Prepared, weights: Weights) -> Hashable:
+    """What a model must be for a leg to run on it: these weights, held like this."""
+    return weights.fingerprint, _options(prepared)
+
+
+def _options(prepared: Prepared) -> Options:
+    config = prepared.planned.config
+    packed = _packs(prepared)
+    return Options(
+        dtype=getattr(torch, config.engine.dtype),
+        device=str(prepared.device),
+        packed=packed,
+        # Of what is not laid out by it, the rows make no other model.
+        rows=config.meter.batch_size if packed else 1,
+    )

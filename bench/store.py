@@ -25,6 +25,8 @@ from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start, ba
 START, SEGMENTS, BATCHES = "start.json", "segments.jsonl", "batches.jsonl"
 HEADER = "header.json"
 FAILURE, LOCK, LOG = "failure.txt", "lock", "log.txt"
+# Beside the folders of runs: what was submitted to a cluster (``slurm/sweeps.py``).
+SWEEPS = "sweeps"
 
 Status = Literal["done", "running", "stopped", "failed"]
 _T = TypeVar("_T")
@@ -194,7 +196,7 @@ def next_attempt(results_dir: Path, run_id: str, *, rerun: bool) -> Attempt:
 
 
 def entries(results_dir: Path) -> list[os.DirEntry[str]]:
-    """What lies in a results folder, by name: folders of runs, and what is foreign.
+    """What lies in a results folder, by name: folders of runs, and what is foreign; no sweeps.
 
     Raises:
         InputError: if there is no such folder.
@@ -208,7 +210,7 @@ def entries(results_dir: Path) -> list[os.DirEntry[str]]:
             allowed="a folder that runs were written to",
             where="--results, results_dir",
         )
-    return disk.entries(results_dir)
+    return [entry for entry in disk.entries(results_dir) if entry.name != SWEEPS]
 
 
 def listed(results_dir: Path, *, every: bool = False) -> Iterator[Attempt]:
