@@ -43,9 +43,7 @@ class FrozenRun:
         return replace(config, method=replace(config.method, changed=self.changed))
 
 
-def freeze(
-    values: Mapping[str, Any], config: RunConfig, *, run_id: str, attempt: int
-) -> FrozenRun:
+def freeze(values: Mapping[str, Any], config: RunConfig, *, run_id: str, attempt: int) -> FrozenRun:
     """A run as it is now.
 
     Args:

@@ -24,7 +24,11 @@ _AT_LEAST_ONE = (
     "calibrate.limit",
     "launch.runs_per_job",
     "launch.array_parallelism",
-    *(f"{group}.slurm.{name}" for group in ("gpu", "model", "launch") for name in ("cpus", "minutes")),
+    *(
+        f"{group}.slurm.{name}"
+        for group in ("gpu", "model", "launch")
+        for name in ("cpus", "minutes")
+    ),
 )
 _NOT_NEGATIVE = (
     "meter.warmups",

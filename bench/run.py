@@ -125,7 +125,9 @@ def _batches(
         attempt.append(segment)
     log.LOG.info("segment %d: %s", number, segment.provenance)
     counter = _energy_counter(prepared, segment)
-    measurer = Measurer(legs.runners(prepared, session.models), _plan(prepared), device, counter, number)
+    measurer = Measurer(
+        legs.runners(prepared, session.models), _plan(prepared), device, counter, number
+    )
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
     label = f"{config.method.name} on {config.model.name}"

@@ -112,6 +112,10 @@ class Attempt:
         newest = {record.index: record for record in _lines(self.folder / BATCHES, batch_from)}
         return [newest[index] for index in sorted(newest)]
 
+    def num_recorded(self) -> int:
+        """Records of batches, unread: one that was measured anew counts twice."""
+        return (disk.content(self.folder / BATCHES) or b"").count(b"\n")
+
     def segments(self) -> list[Segment]:
         """The processes that worked on it, oldest first."""
         return _lines(self.folder / SEGMENTS, lambda raw: Segment(**raw))
