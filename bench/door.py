@@ -221,6 +221,8 @@ def _act(config: RunConfig) -> None:
             from bench.run import make
 
             make(planned)
+    elif config.action == "calibrate":
+        _calibrate(config)
     elif config.action == "list":
         print(usage.listing())
     elif config.action == "check":
@@ -247,6 +249,17 @@ def _act(config: RunConfig) -> None:
         from bench.actions import pin
 
         pin(config)
+
+
+def _calibrate(config: RunConfig) -> None:
+    from bench.calibration_plan import plan_calibration
+    from bench.calibration_report import show_if_done
+
+    wanted = plan_calibration(config)
+    if not show_if_done(wanted):
+        from bench.calibrating import make
+
+        make(wanted)
 
 
 def _train(config: RunConfig) -> None:

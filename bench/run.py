@@ -36,6 +36,7 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.session import Session
 from bench.summary import BASELINE, METHOD
+from bench.training_output import trained_settings
 from bench.weights import Weights
 from methods.engine.drawing import Warp
 from methods.engine.sampling import Chooser, Greedy, Sampled
@@ -125,9 +126,8 @@ def _batches(
         attempt.append(segment)
     log.LOG.info("segment %d: %s", number, segment.provenance)
     counter = _energy_counter(prepared, segment)
-    measurer = Measurer(
-        legs.runners(prepared, session.models), _plan(prepared), device, counter, number
-    )
+    runners = legs.runners(prepared, session.models)
+    measurer = Measurer(runners, measuring_plan(prepared), device, counter, number)
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
     label = f"{config.method.name} on {config.model.name}"
@@ -193,17 +193,22 @@ def _checkpoint(config: RunConfig, own: Weights) -> str:
 
 def _setting(prepared: Prepared) -> str:
     """Changed settings, and those the weights were trained for where they differ."""
-    config = prepared.planned.config
-    parts = [f"{key}={value}" for key, value in config.method.changed.items()]
+    config, found = prepared.planned.config, prepared.planned.calibration
+    changed = dict(config.method.changed)
+    if found is not None:
+        changed[found.setting] = f"calibrated:{found.value}@{found.calibration_id}"
+    parts = [f"{key}={value}" for key, value in changed.items()]
     trained = prepared.planned.weights[METHOD].trained
     if trained.get("method") == config.method.name:
         now = asdict(prepared.params)
-        other = [f"{k}:{v}" for k, v in trained["settings"].items() if now.get(k) != v]
+        bearing = trained_settings(config.method.name, trained["settings"])
+        other = [f"{k}:{v}" for k, v in bearing.items() if now.get(k) != v]
         parts += [f"trained_for={','.join(other)}"] if other else []
     return ";".join(parts)
 
 
-def _plan(prepared: Prepared) -> Plan:
+def measuring_plan(prepared: Prepared) -> Plan:
+    """How every batch of a run is treated."""
     config = prepared.planned.config
     scores = prepared.planned.task.scores
     lossless = find_params(config.method.name).ABILITIES.lossless

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState  # type: ignore[import-untyped]  # ships no types
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
@@ -208,7 +208,7 @@ def _save_companion(output: CompanionOutput, module: TrainingModule, about: dict
         "train": json.dumps(about["train"]),
     }
     part = output.path.with_suffix(disk.PART)
-    save_file(module.companion_tensors(), part, known)
+    part.write_bytes(save(module.companion_tensors(), known))
     part.replace(output.path)
 
 

@@ -52,6 +52,7 @@ actions:
   run          run, or show what was already run (the default)
   plan         show what would run, and what of it is done; also with -m
   check        all that can be known without running: weights, settings, lengths, memory
+  calibrate    find the threshold of a method that keeps a promised loss (calibrate.delta=...)
   list         methods, models, tasks and all other choices, a line each
   prefetch     fetch weights and data, for machines without network
   pin          write the commit that the hub has now into the model's file

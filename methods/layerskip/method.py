@@ -14,7 +14,7 @@ from torch import Tensor
 from methods.contract import Batch, Limits, LiveRows, Loss, Progress, Round
 from methods.engine.cache import KVCache, Prompts, upload
 from methods.engine.inference import InferenceModel
-from methods.engine.ragged import Ragged, layers_run
+from methods.engine.ragged import Ragged, drafting, layers_run
 from methods.engine.sampling import Chooser, Draft
 from methods.engine.shape import Shape
 from methods.engine.transformer import Transformer
@@ -81,7 +81,7 @@ class Method:
             states.append(x)
             if step == max(drafted):
                 return drafts, states, drafted
-            logits = model.head(x, positions)
+            logits = model.head(x, drafting(positions, step, drafted))
             drafts.append(chooser.draft(logits, first + step))
             token, step = drafts[-1].ids, step + 1
             if self.params.stop_confidence is not None:

@@ -14,9 +14,15 @@ PACKAGES = ("bench", "methods", "analysis", "slurm")
 LIGHT_BENCH = frozenset(
     {
         "bench.actions",
+        "bench.calibrated",
         "bench.calibration",
+        "bench.calibration_plan",
+        "bench.calibration_report",
+        "bench.calibration_settings",
+        "bench.calibration_store",
         "bench.columns",
         "bench.command_line",
+        "bench.companion",
         "bench.config",
         "bench.costs",
         "bench.disk",
@@ -37,6 +43,7 @@ LIGHT_BENCH = frozenset(
         "bench.planning",
         "bench.progress",
         "bench.quality",
+        "bench.ranges",
         "bench.resources",
         "bench.revision",
         "bench.schema",
@@ -46,6 +53,7 @@ LIGHT_BENCH = frozenset(
         "bench.submitted",
         "bench.summary",
         "bench.surroundings",
+        "bench.training_output",
         "bench.usage",
         "bench.weights",
     }

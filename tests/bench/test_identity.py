@@ -31,7 +31,7 @@ WITHOUT_EFFECT = {
     "task.limit",
     "task.params",
 }
-GROUPS_WITHOUT_EFFECT = {"model", "train", "gpu", "launch"}
+GROUPS_WITHOUT_EFFECT = {"model", "train", "calibrate", "gpu", "launch"}
 
 
 @pytest.fixture(scope="module")
