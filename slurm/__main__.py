@@ -4,7 +4,6 @@ import argparse
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -15,12 +14,11 @@ from rich.table import Table
 
 from bench import jobs
 from bench.errors import InputError, SkipbenchError
-from slurm import commands, retrying, states, sweeps, table
+from slurm import commands, retrying, states, sweeps, table, waiting
 from slurm.states import RunState
 from slurm.sweeps import Sweep
 
 USAGE_EXIT, FAILED_EXIT, INTERRUPTED_EXIT = 2, 1, 130
-_PAUSE_S = 5.0
 # Where nothing cuts a row.
 _WIDE = 10_000
 
@@ -112,29 +110,26 @@ def _watch(sweep: Sweep) -> int:
     console = Console()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            found = _until_ended(sweep, lambda now: live.update(_drawn(sweep, now), refresh=True))
+
+            def draw(now: Sequence[RunState]) -> bool:
+                live.update(_drawn(sweep, now), refresh=True)
+                return True
+
+            found = waiting.until_ended(sweep, draw)
     else:
         said: list[str] = []
 
-        def say(now: Sequence[RunState]) -> None:
+        def say(now: Sequence[RunState]) -> bool:
             text = table.counts(now)
             if text not in said[-1:]:
                 said.append(text)
                 sys.stdout.write(f"sweep {sweep.number}: {text}\n")
                 sys.stdout.flush()
+            return True
 
-        found = _until_ended(sweep, say)
+        found = waiting.until_ended(sweep, say)
         _show(sweep, found)
     return FAILED_EXIT if any(state.status in jobs.BAD_ENDS for state in found) else 0
-
-
-def _until_ended(sweep: Sweep, show: Callable[[Sequence[RunState]], None]) -> list[RunState]:
-    while True:
-        found = states.of_sweep(sweep)
-        show(found)
-        if all(state.status not in jobs.OPEN for state in found):
-            return found
-        time.sleep(_PAUSE_S)
 
 
 def _cancel(chosen: argparse.Namespace) -> int:

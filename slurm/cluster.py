@@ -7,7 +7,6 @@ jobs stand (``states.py``).
 
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from bench.config import RunConfig
 from bench.errors import FaultsError, InputError
 from bench.gpus import AUTO
 from bench.jobs import BAD_ENDS, ELSEWHERE, NOT_STARTED, OPEN, QUEUED, Job
-from bench.meters.clock import seconds
-from slurm import arrays, commands, states, submitting, sweeps, table
+from slurm import arrays, commands, states, submitting, sweeps, table, waiting
 from slurm.arrays import Array
 from slurm.board import Board
 from slurm.launcher import Launcher
@@ -26,9 +24,6 @@ from slurm.notice import EARLY_S
 from slurm.states import RunState
 from slurm.sweeps import RunEntry, Sweep
 
-# What compares two states of a sweep, at first and when it has run for long.
-_SOON_S, _SELDOM_S = 2.0, 30.0
-_SHARE_OF_AGE = 0.05
 _ON_THIS_MACHINE = ("plan", "run", "check", "list", "prefetch", "pin", "doctor")
 
 
@@ -192,19 +187,18 @@ def _frozen(jobs: Sequence[Job], results: Path) -> Sweep:
 
 def _wait(sweep: Sweep, jobs: Sequence[Job], board: Board) -> None:
     """Until all runs have ended."""
-    began = seconds()
+
+    def take_over(found: Sequence[RunState]) -> bool:
+        for job, state in zip(jobs, found, strict=True):
+            _take_over(job, state, board)
+        failed = any(job.status in BAD_ENDS for job in jobs)
+        if failed and jobs[0].config.launch.fail_fast:
+            _stop(sweep, jobs, board)
+            return False
+        return True
+
     try:
-        while True:
-            found = states.of_sweep(sweep)
-            for job, state in zip(jobs, found, strict=True):
-                _take_over(job, state, board)
-            if all(job.status not in OPEN for job in jobs):
-                return
-            if jobs[0].config.launch.fail_fast and any(job.status in BAD_ENDS for job in jobs):
-                _stop(sweep, jobs, board)
-                return
-            age_s = seconds() - began
-            time.sleep(min(_SELDOM_S, max(_SOON_S, age_s * _SHARE_OF_AGE)))
+        waiting.until_ended(sweep, take_over)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"the jobs go on; {_status_command(sweep)} --watch comes back to them, "
@@ -213,12 +207,10 @@ def _wait(sweep: Sweep, jobs: Sequence[Job], board: Board) -> None:
 
 
 def _take_over(job: Job, state: RunState, board: Board) -> None:
-    note = table.progress(state)
-    before = (job.status, job.note)
-    job.status, job.note, job.time_s = state.status, note, state.time_s
-    if (job.status if not board.live else (job.status, note)) != (
-        before[0] if not board.live else before
-    ):
+    """Takes over how a run stands; tells what is new: a table all, lines the status alone."""
+    before = (job.status, job.note if board.live else "")
+    job.status, job.note, job.time_s = state.status, table.progress(state), state.time_s
+    if before != (job.status, job.note if board.live else ""):
         board.changed(job)
 
 

@@ -57,6 +57,9 @@ class Limits:
         return max(0.0, left - self.margin_s)
 
 
+UNKNOWN = Limits(end_s=None, notice_s=0, grace_s=30, kill_wait_s=30, margin_s=0)
+
+
 class JobSession(Session):
     """The session of a job's runs, which ends them when the job is told to end.
 
@@ -66,12 +69,11 @@ class JobSession(Session):
         on_begin: called with the number of batches of the run at work, once it is known.
     """
 
-    def __init__(self, limits: Limits, facts: Mapping[str, Any]) -> None:
+    def __init__(self, facts: Mapping[str, Any]) -> None:
         super().__init__(facts)
-        self.limits = limits
+        self.limits = UNKNOWN
         self.on_begin: Callable[[int], None] = _nothing
         self.reason: str | None = None
-        self.batches_begun = 0
         self._deadline_s: float | None = None
         self._holds = 0
         self._may_abandon = False
@@ -108,7 +110,6 @@ class JobSession(Session):
 
     def check(self) -> None:
         """Between two batches."""
-        self.batches_begun += 1
         self.end_if_told()
 
     def end_if_told(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from bench import disk, frozen, revision, submitted
 from bench.config import LaunchConfig
 from bench.errors import InputError, InvalidRunError, SkipbenchError
+from bench.frozen import FrozenRun
 from bench.meters.clock import seconds
 from bench.revision import Code
 from bench.session import Interrupted
@@ -55,29 +56,41 @@ class Payload:
             SystemExit: if the job was told to end; it is then queued again.
         """
         job, own = environment.this_job(), Journal(Path(self.journal))
-        launch = frozen.read(Path(self.runs[0][1])).config().launch
-        limits = _limits(job, launch)
         facts = {"slurm_id": job.slurm_id, "restarts": job.restarts}
         own.note(journal.STARTED, **facts, host=platform.node(), pid=os.getpid())
         edited = revision.changed(self._code(), revision.current())
-        session = JobSession(limits, {"job": {**facts, "code_changed": edited}})
+        if edited:
+            own.note(journal.CODE_CHANGED, files=edited)
+        session = JobSession({"job": {**facts, "code_changed": edited}})
         ends: dict[int, str] = {}
-        try:
-            with session.listening():
-                if edited:
-                    own.note(journal.CODE_CHANGED, files=edited)
+        with session.listening():
+            launch, before = self._launch(own), self._recorded()
+            session.limits = _limits(job, launch)
+            try:
                 for index, path in self.runs:
                     ends[index] = _made(index, Path(path), session, own, edited)
-        except Interrupted:
-            own.note(journal.STOPPED, why=session.reason)
-            done = journal.RUN_DONE in ends.values()
-            _queue_again(job, own, launch, progress=done or session.batches_begun > 1)
-            sys.exit(ENDED_EARLY)
+            except Interrupted:
+                own.note(journal.STOPPED, why=session.reason)
+                _queue_again(job, own, launch, progress=self._recorded() > before)
+                sys.exit(ENDED_EARLY)
         failed = sum(end == journal.RUN_FAILED for end in ends.values())
         if failed:
             # SLURM, too, shall know it as failed.
             raise InvalidRunError(f"{failed} of {len(ends)} runs of this job failed")
         return ends
+
+    def _launch(self, own: Journal) -> LaunchConfig:
+        """How the runs are launched; all have failed if the code has other settings by now."""
+        try:
+            return frozen.read(Path(self.runs[0][1])).config().launch
+        except SkipbenchError as error:
+            for index, path in self.runs:
+                _fail(index, Path(path), own, error)
+            raise
+
+    def _recorded(self) -> int:
+        """Batches of all runs that are recorded."""
+        return sum(_attempt(frozen.read(Path(path))).num_recorded() for _, path in self.runs)
 
     def _code(self) -> Code:
         return Code(**json.loads(disk.content(Path(self.code)) or b"{}"))
@@ -93,11 +106,7 @@ def _made(index: int, path: Path, session: JobSession, own: Journal, edited: lis
             session.on_begin = lambda number: own.note(journal.RUN_BEGAN, run=index, batches=number)
             submitted.from_file(path, session)
     except Exception as error:  # noqa: BLE001  # whatever it is, the others must run
-        _keep(path, error)
-        memory = failures.is_of_memory(error)
-        own.note(journal.RUN_FAILED, run=index, error=str(error), memory=memory)
-        plain = isinstance(error, SkipbenchError)
-        sys.stderr.write(f"{error}\n" if plain else "".join(traceback.format_exception(error)))
+        _fail(index, path, own, error)
         return journal.RUN_FAILED
     finally:
         # What a run held must not fill the memory of the next one.
@@ -106,10 +115,17 @@ def _made(index: int, path: Path, session: JobSession, own: Journal, edited: lis
     return journal.RUN_DONE
 
 
-def _keep(path: Path, error: Exception) -> None:
-    run = frozen.read(path)
-    results = Path(run.values["results_dir"])
-    failures.keep_traceback(Attempt(results / run.run_id / str(run.attempt)), error)
+def _attempt(run: FrozenRun) -> Attempt:
+    return Attempt(Path(run.values["results_dir"]) / run.run_id / str(run.attempt))
+
+
+def _fail(index: int, path: Path, own: Journal, error: Exception) -> None:
+    """Keeps and tells why a run failed."""
+    failures.keep_traceback(_attempt(frozen.read(path)), error)
+    memory = failures.is_of_memory(error)
+    own.note(journal.RUN_FAILED, run=index, error=str(error) or repr(error), memory=memory)
+    plain = isinstance(error, SkipbenchError)
+    sys.stderr.write(f"{error}\n" if plain else "".join(traceback.format_exception(error)))
 
 
 def _limits(job: ThisJob, launch: LaunchConfig) -> Limits:

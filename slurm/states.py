@@ -94,11 +94,11 @@ def of_sweep(sweep: Sweep) -> list[RunState]:
 
 def active_runs(sweeps: Sequence[Sweep]) -> dict[str, tuple[Sweep, str]]:
     """Runs of some sweeps whose jobs are queued or run: folder of the attempt -> sweep, job."""
-    found = {
-        str(sweep.runs()[run].records.folder): (sweep, job.slurm_id)
-        for sweep in sweeps
-        for run, job in sweep.latest().items()
-    }
+    found: dict[str, tuple[Sweep, str]] = {}
+    for sweep in sweeps:
+        entries = sweep.runs()
+        for run, job in sweep.latest().items():
+            found[str(entries[run].records.folder)] = (sweep, job.slurm_id)
     held = commands.held({slurm_id for _, slurm_id in found.values()})
     active = {name for name, each in held.items() if each.is_active}
     return {folder: pair for folder, pair in found.items() if pair[1] in active}
@@ -133,24 +133,38 @@ class _Known:
 
 
 def _state(entry: RunEntry, job: Submission, known: _Known) -> RunState:
-    starts = sum(event["what"] == journal.STARTED for event in known.events)
-    timeouts = sum(event.get("why") == journal.TIME_LIMIT for event in known.events)
     of_run = (event for event in known.events if event.get("run") == known.run)
     sizes = [event["batches"] for event in of_run if "batches" in event]
-    # The end of the last start is no restart.
-    restarts = max(0, starts - 1)
+    reasons = _interruptions(known)
     state = RunState(
         entry=entry,
         status=jobs.LOST,
         batches_done=entry.records.num_recorded(),
         batches=sizes[-1] if sizes else None,
-        preempted=max(0, restarts - timeouts),
-        timeouts=min(timeouts, restarts),
+        preempted=reasons.count(journal.PREEMPTED),
+        timeouts=reasons.count(journal.TIME_LIMIT),
         slurm_id=job.slurm_id,
         time_s=None if known.accounted is None else known.accounted.elapsed_s,
     )
     status, note = _status(entry, known)
     return replace(state, status=status, note=note)
+
+
+def _interruptions(known: _Known) -> list[str]:
+    """Why the job was queued again, each time."""
+    found: list[str] = []
+    told: str | None = None
+    started = False
+    for event in known.events:
+        if event["what"] == journal.STARTED:
+            if started:
+                # Without notice: by hand, or its node was lost.
+                found.append(told or journal.PREEMPTED)
+            started, told = True, None
+        elif event["what"] == journal.STOPPED:
+            told = event["why"]
+    # One that does not come back was cancelled, or ended for good.
+    return found if told is None or known.active is None else [*found, told]
 
 
 def _status(entry: RunEntry, known: _Known) -> tuple[str, str]:
