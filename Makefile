@@ -2,7 +2,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check readme tiny clean
+.PHONY: help setup run test slurm check readme tiny clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,10 @@ run: setup  ## SkipDecode on the embedded model, on the CPU (ARGS='key=value ...
 
 test: setup  ## all tests that need no GPU and no cluster (ARGS='--run-slow' for the slow ones)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile $(ARGS)
+
+slurm: setup  ## the tests on a one-node SLURM cluster, which root can install (ARGS=--run-slurm-long)
+	@if slurm/lab/install.sh; then $(PY) -m pytest tests/slurm/lab --run-slurm $(ARGS); \
+	else echo "SLURM is not to be had here: its tests are left out"; fi
 
 check: setup  ## format, lint and types
 	$(PY) -m ruff format --check .

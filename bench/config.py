@@ -14,6 +14,7 @@ from bench.binding import bind, others, unknown
 from bench.calibration_settings import CalibrateConfig
 from bench.errors import FaultsError, InputError
 from bench.gpus import GpuConfig
+from bench.resources import SlurmConfig
 from methods.contract import ParamsModule
 from methods.engine.shape import FAMILY_FIELDS, Shape, complete_fields
 from methods.registry import UnknownMethodError, find_params
@@ -55,6 +56,7 @@ class ModelConfig:
     tokenizer: str | None = None
     variants: Mapping[str, str] | None = None
     published: Mapping[str, Mapping[str, Any]] | None = None
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def configured_shape(self) -> Shape:
         """The Shape that the architecture fields give.
@@ -155,9 +157,23 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """How the runs of a sweep are started."""
+    """How the runs of a sweep are started, as in ``conf/launch/*.yaml``."""
 
     fail_fast: bool
+    wait: bool
+    dry_run: bool
+    job_name: str
+    runs_per_job: int
+    array_parallelism: int | None
+    setup: tuple[str, ...]
+    python: str | None
+    notice_s: int
+    margin_s: int
+    grace_s: int | None
+    max_timeouts: int
+    requeue: bool
+    changed_code: Literal["refuse", "record"]
+    slurm: SlurmConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,8 +128,9 @@ def _enter(
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(entry)()
     except SkipbenchError as error:
         entry.tell(error)
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped; the same command goes on where it was\n")
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "the same command goes on where it was"
+        sys.stderr.write(f"stopped; {said}\n")
         sys.exit(INTERRUPTED_EXIT)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         if entry.entered:

@@ -5,7 +5,8 @@ together. Not here: which weights a leg has (``planning.py``), how legs are meas
 (``measure.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,18 +33,29 @@ from methods.engine.transformer import Transformer
 from methods.registry import find_method, find_params
 
 
-def runners(prepared: Prepared) -> Mapping[str, Runner]:
-    """Each leg's method and weights; equal weights are held once."""
+def runners(prepared: Prepared, held: dict[Hashable, Any] | None = None) -> Mapping[str, Runner]:
+    """Each leg's method and weights; equal weights are held once.
+
+    Args:
+        prepared: the run.
+        held: models of the last run in this process; those that this one needs are not loaded
+            again, the others are let go. Changed in place. None for a run alone.
+    """
+    held = {} if held is None else held
     config, legs = prepared.planned.config, prepared.planned.weights
     engines = {leg: _engine(prepared, leg) for leg in legs}
-    distinct = {(engines[leg], weights.fingerprint): weights for leg, weights in legs.items()}
-    held: dict[tuple[str, str], InferenceModel | HfModel] = {}
+    keys = {leg: _held_as(prepared, engines[leg], weights) for leg, weights in legs.items()}
+    distinct = {keys[leg]: (engines[leg], weights) for leg, weights in legs.items()}
+    for key in set(held) - set(distinct):
+        del held[key]
     with Progress("loading weights", len(distinct), quiet=config.verbosity == "quiet") as progress:
-        for (engine, fingerprint), weights in distinct.items():
-            log.LOG.info("loading %s for engine %s", weights.folder or fingerprint, engine)
-            load = _inference_form if engine == "own" else _peer_form
-            held[engine, fingerprint] = load(prepared, weights)
-            progress.to(len(held))
+        for at, (key, (engine, weights)) in enumerate(distinct.items()):
+            if key not in held:
+                told = weights.folder or weights.fingerprint
+                log.LOG.info("loading %s for engine %s", told, engine)
+                load = _inference_form if engine == "own" else _peer_form
+                held[key] = load(prepared, weights)
+            progress.to(at + 1)
     # A time that nobody could have stands beside none.
     realisable = find_params(config.method.name).ABILITIES.realisable
     found = {}
@@ -53,9 +65,8 @@ def runners(prepared: Prepared) -> Mapping[str, Runner]:
         else:
             method = find_method(DENSE).Method(find_params(DENSE).Params(), weights.shape)
         timed = realisable and leg != OWN_DENSE
-        model = held[engines[leg], weights.fingerprint]
         drive = decode if engines[leg] == "own" else PeerDecoder()
-        found[leg] = Runner(method, model, timed=timed, decode=drive)
+        found[leg] = Runner(method, held[keys[leg]], timed=timed, decode=drive)
     return found
 
 
@@ -130,19 +141,30 @@ def _packs(prepared: Prepared) -> bool:
 
 
 def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
-    config = prepared.planned.config
-    dtype: torch.dtype = getattr(torch, config.engine.dtype)
-    packed = _packs(prepared)
-    transformer: Transformer = models.load(weights, dtype)
-    options = Options(
-        dtype=dtype, device=str(prepared.device), packed=packed, rows=config.meter.batch_size
-    )
+    options = _options(prepared)
+    transformer: Transformer = models.load(weights, options.dtype)
     # The parameters are given up block by block, so that weights are held once.
     return InferenceModel(transformer, options, consume=True)
 
 
 def _peer_form(prepared: Prepared, weights: Weights) -> HfModel:
     """As the library holds it: of the engine's options, dtype and device alone apply."""
-    dtype: torch.dtype = getattr(torch, prepared.planned.config.engine.dtype)
-    options = Options(dtype=dtype, device=str(prepared.device), packed=False)
+    options = replace(_options(prepared), packed=False, rows=1)
     return models.load_peer(weights, options)
+
+
+def _held_as(prepared: Prepared, engine: str, weights: Weights) -> Hashable:
+    """What a model must be for a leg to run on it: these weights, held like this."""
+    return engine, weights.fingerprint, _options(prepared)
+
+
+def _options(prepared: Prepared) -> Options:
+    config = prepared.planned.config
+    packed = _packs(prepared)
+    return Options(
+        dtype=getattr(torch, config.engine.dtype),
+        device=str(prepared.device),
+        packed=packed,
+        # Of what is not laid out by it, the rows make no other model.
+        rows=config.meter.batch_size if packed else 1,
+    )

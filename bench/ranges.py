@@ -22,8 +22,24 @@ _AT_LEAST_ONE = (
     "train.accumulate",
     "train.save_every_steps",
     "calibrate.limit",
+    "launch.runs_per_job",
+    "launch.array_parallelism",
+    *(
+        f"{group}.slurm.{name}"
+        for group in ("gpu", "model", "launch")
+        for name in ("cpus", "minutes")
+    ),
 )
-_NOT_NEGATIVE = ("meter.warmups", "train.warmup_steps", "seed", "train.seed")
+_NOT_NEGATIVE = (
+    "meter.warmups",
+    "train.warmup_steps",
+    "seed",
+    "train.seed",
+    "launch.notice_s",
+    "launch.margin_s",
+    "launch.grace_s",
+    "launch.max_timeouts",
+)
 _ABOVE_ZERO = (
     "meter.margin",
     "decode.temperature",
@@ -31,6 +47,7 @@ _ABOVE_ZERO = (
     "calibrate.delta",
     "calibrate.epsilon",
     "calibrate.step",
+    *(f"{group}.slurm.memory_gb" for group in ("gpu", "model", "launch")),
 )
 _SHARES = ("decode.top_p", "calibrate.step")
 _BELOW_ONE = ("calibrate.delta", "calibrate.epsilon")

@@ -27,6 +27,8 @@ HEADER = "header.json"
 # Beside the folders of runs: those of calibrations (``calibration_store.py``).
 CALIBRATIONS = "calibrations"
 FAILURE, LOCK, LOG = "failure.txt", "lock", "log.txt"
+# Beside the folders of runs: what was submitted to a cluster (``slurm/sweeps.py``).
+SWEEPS = "sweeps"
 
 Status = Literal["done", "running", "stopped", "failed"]
 _T = TypeVar("_T")
@@ -111,6 +113,10 @@ class Attempt:
         """The newest whole record of each batch, in order."""
         newest = {record.index: record for record in lines_of(self.folder / BATCHES, batch_from)}
         return [newest[index] for index in sorted(newest)]
+
+    def num_recorded(self) -> int:
+        """Records of batches, unread: one that was measured anew counts twice."""
+        return (disk.content(self.folder / BATCHES) or b"").count(b"\n")
 
     def segments(self) -> list[Segment]:
         """The processes that worked on it, oldest first."""
@@ -198,7 +204,7 @@ def next_attempt(results_dir: Path, run_id: str, *, rerun: bool) -> Attempt:
 def entries(results_dir: Path) -> list[os.DirEntry[str]]:
     """What lies in a results folder, by name: folders of runs, and what is foreign.
 
-    Calibrations are left out: they are no runs.
+    Calibrations and sweeps are left out: they are no runs.
 
     Raises:
         InputError: if there is no such folder.
@@ -212,7 +218,8 @@ def entries(results_dir: Path) -> list[os.DirEntry[str]]:
             allowed="a folder that runs were written to",
             where="--results, results_dir",
         )
-    return [entry for entry in disk.entries(results_dir) if entry.name != CALIBRATIONS]
+    beside = {CALIBRATIONS, SWEEPS}
+    return [entry for entry in disk.entries(results_dir) if entry.name not in beside]
 
 
 def listed(results_dir: Path, *, every: bool = False) -> Iterator[Attempt]:

@@ -142,7 +142,7 @@ def train(config: RunConfig) -> Path:
         )
     output = output_of(config)
     # Of several processes the first one makes the folder, and it alone writes the result.
-    with PartialState(cpu=config.gpu.name == "cpu").main_process_first():
+    with PartialState(cpu=config.gpu.is_cpu).main_process_first():
         begun = output.begin(rerun=config.rerun)
     if not begun:
         sys.stderr.write(f"already trained: {output.path} (rerun=true trains again)\n")
@@ -259,7 +259,7 @@ def _fit(config: RunConfig, module: TrainingModule, data: TokenData, work: Path)
         dataloader_pin_memory=torch.cuda.is_available(),
         report_to=[],
         disable_tqdm=True,
-        use_cpu=config.gpu.name == "cpu",
+        use_cpu=config.gpu.is_cpu,
     )
     last = get_last_checkpoint(str(work)) if work.is_dir() else None  # type: ignore[no-untyped-call]  # the library leaves it untyped
     with Progress(f"training {config.method.name}", settings.steps) as progress:
