@@ -36,9 +36,7 @@ def until_ended(sweep: Sweep, show: Callable[[Sequence[RunState]], bool]) -> lis
     while True:
         found, now = states.of_sweep(sweep), seconds()
         lost = {
-            index: lost.get(index, now)
-            for index, state in enumerate(found)
-            if state.status == LOST
+            index: lost.get(index, now) for index, state in enumerate(found) if state.status == LOST
         }
         late = any(now - since < _LATE_S for since in lost.values())
         if not show(found) or not (late or any(state.status in OPEN for state in found)):

@@ -184,10 +184,12 @@ if [ ! -d "$dir/mysql/mysql" ]; then
     mv "$dir/mysql.new" "$dir/mysql"
 fi
 if ! runs mariadbd; then
-    quietly mariadbd setsid mariadbd --no-defaults --user="$user" --datadir="$dir/mysql" \
+    # Not in a function: its shell would stay, with our lock and the caller's pipes.
+    setsid mariadbd --no-defaults --user="$user" --datadir="$dir/mysql" \
         --socket="$MYSQL_UNIX_PORT" --pid-file="$dir/run/mariadbd.pid" --skip-networking \
         --innodb-buffer-pool-size=64M --innodb-log-file-size=16M --innodb-lock-wait-timeout=900 \
-        --innodb-flush-log-at-trx-commit=2 --log-error="$dir/log/mariadbd.log" &
+        --innodb-flush-log-at-trx-commit=2 --log-error="$dir/log/mariadbd.log" \
+        >>"$dir/log/mariadbd.out" 2>&1 9>&- </dev/null &
 fi
 until_ok 60 mariadbd mariadb-admin --no-defaults --socket="$MYSQL_UNIX_PORT" --user="$user" ping
 runs slurmdbd || quietly slurmdbd slurmdbd

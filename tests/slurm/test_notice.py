@@ -48,36 +48,53 @@ def test_the_time_that_is_left_follows_from_the_signal_and_the_limit(number, now
     assert LIMITS.left_s(number, now_s) == left_s
 
 
+def ended(session, work):
+    """Does the work in the session, which must end it."""
+    with session.listening():
+        try:
+            with session.working():
+                work()
+        except Interrupted:
+            return
+    pytest.fail("it was not ended")
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
 def test_a_batch_is_finished_and_the_next_one_not_begun(number, session_of):
     session, done = session_of(PATIENT), []
-    with pytest.raises(Interrupted), session.listening(), session.working():
+
+    def batches():
         for batch in range(4):
             session.check()
             if batch == 1:
                 tell(number)
             done.append(batch)
+
+    ended(session, batches)
     assert done == [0, 1]
     assert session.reason == PREEMPTED
 
 
 def test_a_batch_that_takes_longer_than_the_notice_is_given_up(session_of):
-    session = session_of(AT_ONCE)
-    with pytest.raises(Interrupted), session.listening(), session.working():
-        session.check()
+    def batch():
         tell(signal.SIGUSR2)
         signal.pause()
+
+    ended(session_of(AT_ONCE), batch)
 
 
 def test_what_is_being_written_is_not_given_up(session_of):
     session, written = session_of(AT_ONCE), []
-    with pytest.raises(Interrupted), session.listening(), session.working():
+
+    def write():
         with session.held():
             tell(signal.SIGTERM)
             # The timer's signal.
             signal.pause()
             written.append("whole")
         session.check()
+
+    ended(session, write)
     assert written == ["whole"]
 
 
