@@ -17,6 +17,7 @@ from bench.errors import InputError
 _CONF = ROOT / "conf"
 _SETTING = re.compile(r"([a-z]\w*)(\.\w+)*=")
 _CHOICES = re.compile(r"\+{0,2}([a-z]\w*)=\[")
+_STUDIES = re.compile(r"\+{0,2}study=.*,.*")
 # What Hydra reads as a value, and so refuses without naming the group.
 _VALUE = re.compile(r"\+{0,2}([a-z]\w*)=(-?\d+(\.\d*)?|true|false)", re.IGNORECASE)
 _SWEEP_FLAGS = {"-m", "--multirun"}
@@ -51,6 +52,14 @@ def _check_one_choice(argument: str) -> None:
             got=argument,
             allowed=f"one of {', '.join(usage.choices(matched[1]))}; for several runs a,b and -m",
             where=f"{matched[1]}=NAME",
+        )
+    matched = _STUDIES.fullmatch(argument)
+    if matched:
+        raise InputError(
+            "A sweep has one study",
+            got=argument,
+            allowed=f"one of {', '.join(usage.choices('study'))}; one after the other for several",
+            where="study=NAME",
         )
     matched = _VALUE.fullmatch(argument)
     if matched and (_CONF / matched[1]).is_dir():
