@@ -17,6 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from bench import command_line
+from bench import jobs as listing
 from bench.errors import FaultsError, InputError, InvalidRunError, SkipbenchError
 from slurm.launcher import Launcher
 from slurm.sweeper import ProductSweeper
@@ -111,16 +112,33 @@ class StudySweeper(ProductSweeper):
         return self._where if at is None else f"{self._where}, line {at + 1}: {self._lines[at]}"
 
     def _by_line(self, arguments: Sequence[str]) -> SkipbenchError | None:
-        """What is wrong with the jobs of each line; None where nothing is, by themselves."""
+        """What is wrong with jobs, each fault once with the lines it is of; None if nothing is."""
         if not isinstance(self._launcher, Launcher):
             return None
-        told = []
-        for at in range(len(self._lines)):
+        jobs = [
+            (at, job) for at in range(len(self._lines)) for job in self._expanded(at, arguments)
+        ]
+        labels = listing.labels([job for _, job in jobs])
+        faults: dict[str, list[tuple[int, str]]] = {}
+        for (at, job), label in zip(jobs, labels, strict=True):
             try:
-                self._launcher._gather(self._expanded(at, arguments))
+                self._launcher._job(job, label)
             except SkipbenchError as fault:
-                told.append(f"{self._line(at)}\n{fault}")
-        return SkipbenchError("\n\n".join(told)) if told else None
+                faults.setdefault(str(fault), []).append((at, label))
+        if not faults:
+            return None
+        wrong = sum(map(len, faults.values()))
+        told = [f"{wrong} of {len(jobs)} jobs of this study cannot run; none was started"]
+        told += [f"\n{self._of(found)}\n{text}" for text, found in faults.items()]
+        return SkipbenchError("\n".join(told))
+
+    def _of(self, found: Sequence[tuple[int, str]]) -> str:
+        """Where a fault is: the first line in whole, others by their numbers, and the first job."""
+        (at, label), *others = found
+        lines = dict.fromkeys(f"line {other + 1}" for other, _ in others if other != at)
+        also = f"   (also of {', '.join(lines)})" if lines else ""
+        more = f"   (and {len(others)} more jobs)" if others else ""
+        return f"{self._line(at)}{also}\n{label or 'the only job'}{more}"
 
 
 def _is_of_the_sweep(override: Override) -> bool:
