@@ -87,14 +87,9 @@ def plan(config: RunConfig) -> Planned:
         config.task.name, config.task.params, config.task.split, drawn.limit(config)
     )
     drawn.check_length(config, examples)
-    own_reference = None
-    # Two runs that sample draw other tokens of one law: equal ids would mean nothing.
-    if config.decode.choose == "greedy":
-        if BASELINE in weights and weights[BASELINE].fingerprint == own.fingerprint:
-            # Without a score nobody asks for quality: then only a claim of equal ids is looked at.
-            own_reference = BASELINE if task.scores or _claims_ids(config) else None
-        elif _wants_own_dense(config):
-            weights[OWN_DENSE], own_reference = own, OWN_DENSE
+    own_reference = _own_reference(config, weights, scored=bool(task.scores))
+    if own_reference == OWN_DENSE:
+        weights[OWN_DENSE] = own
     profile = gpus.resolve(config.gpu)
     names = identity(
         config,
@@ -194,10 +189,18 @@ def _wants_baseline(config: RunConfig) -> bool:
     return wanted in ("dense", "own") or (wanted == "auto" and config.method.name != DENSE)
 
 
-def _wants_own_dense(config: RunConfig) -> bool:
-    return _claims_ids(config) and (
-        config.meter.own_dense == "always" or config.method.name != DENSE
-    )
+def _own_reference(
+    config: RunConfig, weights: Mapping[str, Weights], *, scored: bool
+) -> str | None:
+    """The leg whose ids the method's are compared with: dense on its own weights; None if none."""
+    # Two runs that sample draw other tokens of one law: equal ids would mean nothing.
+    if config.decode.choose != "greedy":
+        return None
+    if BASELINE in weights and weights[BASELINE].fingerprint == weights[METHOD].fingerprint:
+        # Where quality is not looked at, only a claim of equal ids is.
+        return BASELINE if scored or _claims_ids(config) else None
+    asked = config.meter.own_dense == "always" or config.method.name != DENSE
+    return OWN_DENSE if asked and _claims_ids(config) else None
 
 
 def _claims_ids(config: RunConfig) -> bool:
