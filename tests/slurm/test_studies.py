@@ -208,7 +208,7 @@ def call(tmp_path):
 
     def make(*arguments):
         return subprocess.run(
-            [sys.executable, "-m", "bench", *arguments, f"results_dir={tmp_path / 'runs'}"],
+            [sys.executable, "-m", "bench", f"results_dir={tmp_path / 'runs'}", *arguments],
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
             capture_output=True,
