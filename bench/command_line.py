@@ -17,6 +17,7 @@ from bench.errors import InputError
 _CONF = ROOT / "conf"
 _SETTING = re.compile(r"([a-z]\w*)(\.\w+)*=")
 _CHOICES = re.compile(r"\+{0,2}([a-z]\w*)=\[")
+_STUDIES = re.compile(r"\+{0,2}study=.*[,\[].*")
 # What Hydra reads as a value, and so refuses without naming the group.
 _VALUE = re.compile(r"\+{0,2}([a-z]\w*)=(-?\d+(\.\d*)?|true|false)", re.IGNORECASE)
 _SWEEP_FLAGS = {"-m", "--multirun"}
@@ -44,6 +45,13 @@ def arguments(given: Sequence[str]) -> list[str]:
 
 def _check_one_choice(argument: str) -> None:
     """Refuses a list of choices: Hydra would lay one over the other and run the mixture."""
+    if _STUDIES.fullmatch(argument):
+        raise InputError(
+            "A sweep has one study",
+            got=argument,
+            allowed=f"one of {', '.join(usage.choices('study'))}; one after the other for several",
+            where="study=NAME",
+        )
     matched = _CHOICES.match(argument)
     if matched and (_CONF / matched[1]).is_dir():
         raise InputError(
@@ -79,7 +87,7 @@ def in_our_words(error: Exception) -> InputError:
             f"There is no {group} of this name",
             got=f"{choice} (near: {', '.join(near)})" if near else choice,
             allowed=", ".join(error.options),
-            where=f"+{group}=NAME; each is one file in conf/{group}/",
+            where=f"{'+' * (group == 'method')}{group}=NAME; each is one file in conf/{group}/",
         )
     return InputError(
         "The command line cannot be understood",

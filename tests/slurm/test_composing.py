@@ -38,6 +38,7 @@ JOBS = {
     "a deletion": ("+method=dense", "~seed", "++seed=5"),
     "an addition": ("+method=dense", "+nosuch=1", "++nosuch=2"),
     "a setting of Hydra's": ("+method=dense", "hydra.job.name=other", "++seed=1"),
+    "a study": ("study=shapes", "method=dense", "model=opt1.3b", "++seed=1"),
     "no method": ("++seed=1",),
 }
 
