@@ -30,6 +30,8 @@ _ACTIVE = {
     "SUSPENDED",
 }
 _TIMEOUT_S = 60
+# A shell's exit code for a program that signal N ended is N above this.
+_SHELLS_SIGNALS = 128
 # What SLURM has where a site says nothing.
 _MAX_ARRAY_SIZE, _KILL_WAIT_S = 1001, 30
 _TASKS = re.compile(r"(?P<base>\d+)_\[(?P<tasks>[\d,-]+)(%\d+)?\]")
@@ -84,6 +86,11 @@ class Accounted:
     exit_code: int
     signal: int
     elapsed_s: int | None
+
+    @property
+    def ended_by(self) -> int:
+        """The signal that ended it, also where only a shell above it tells; 0 if none did."""
+        return self.signal or max(0, self.exit_code - _SHELLS_SIGNALS)
 
     @property
     def is_active(self) -> bool:

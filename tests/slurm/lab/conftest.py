@@ -135,7 +135,12 @@ class Handed:
 
     @staticmethod
     def end(process, began):
-        out, err = process.communicate(timeout=PATIENCE_S)
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"it did not end\n{out}\n{err}")
         return Ended(process.returncode, out, err, time.monotonic() - began)
 
     def call(self, *arguments, **more):

@@ -55,7 +55,7 @@ def test_the_job_runs_what_was_submitted_and_notices_changed_code(copied):
     [segment] = made.lines(recorded, "segments")
     assert segment["provenance"]["job"]["code_changed"] == [str(SOURCE)]
     columns = made.header(recorded)["columns"]
-    assert columns["setting"] == "decay=power"
+    assert columns["setting"].startswith("decay=power;")
     start = (made.results / recorded["run_id"] / "1" / "start.json").read_text()
     assert '"power": 1.0' in start
     # A retry is a new submission, of the code as it is now.

@@ -93,7 +93,7 @@ def test_stopping_to_wait_leaves_the_jobs_and_says_how_to_come_back(handed):
 
 def test_what_slurm_refuses_leaves_nothing_in_the_queue(handed):
     made = handed()
-    ended = made.call("gpu=lab_a", "launch.slurm.gres=gpu:9", "launch.slurm.extra={hold: true}")
+    ended = made.call("gpu=lab_a,lab_b", "++gpu.slurm.gres=gpu:9", "launch.wait=false")
     assert ended.code == 2
     assert "SLURM refuses a job; none is left in the queue" in ended.err
     assert "gpu:9" in ended.err
