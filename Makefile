@@ -18,7 +18,7 @@ run: setup  ## SkipDecode on the embedded model, on the CPU (ARGS='key=value ...
 	$(PY) -m bench +method=skipdecode $(ARGS)
 
 test: setup  ## all tests that need no GPU and no cluster (ARGS='--run-slow' for the slow ones)
-	$(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile $(ARGS)
 
 slurm: setup  ## the tests on a one-node SLURM cluster, which root can install (ARGS=--run-slurm-long)
 	@if slurm/lab/install.sh; then $(PY) -m pytest tests/slurm/lab --run-slurm $(ARGS); \

@@ -55,6 +55,7 @@ class ModelConfig:
     baseline: str | None = None
     tokenizer: str | None = None
     variants: Mapping[str, str] | None = None
+    published: Mapping[str, Mapping[str, Any]] | None = None
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def configured_shape(self) -> Shape:

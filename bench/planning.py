@@ -59,7 +59,7 @@ class Planned:
     @property
     def known(self) -> Mapping[str, Any]:
         """What the weights and a calibration say, from which settings are completed."""
-        return _known(self.weights[METHOD], self.calibration)
+        return _known(self.config, self.weights[METHOD], self.calibration)
 
 
 def plan(config: RunConfig) -> Planned:
@@ -98,7 +98,7 @@ def plan(config: RunConfig) -> Planned:
     )
     calibration = calibrated.of_run(config, names)
     if calibration is not None:
-        resolved = _params_of_identity(config, own, _known(own, calibration))
+        resolved = _params_of_identity(config, own, _known(config, own, calibration))
         names = {**names, "method": {**names["method"], **resolved}}
     return Planned(
         config=config,
@@ -129,8 +129,12 @@ def _fingerprints(config: RunConfig, weights: Mapping[str, Weights]) -> dict[str
     return found
 
 
-def _known(own: Weights, calibration: Calibration | None) -> dict[str, Any]:
-    return {**own.trained, **({} if calibration is None else calibration.known)}
+def _known(config: RunConfig, own: Weights, calibration: Calibration | None) -> dict[str, Any]:
+    """What the weights, their paper and a calibration say."""
+    rows = config.model.published or {}
+    published = rows.get(config.task.name, rows.get("default", {}))
+    found = {**own.trained, "published": published}
+    return found if calibration is None else {**found, **calibration.known}
 
 
 def _check_able(config: RunConfig) -> None:

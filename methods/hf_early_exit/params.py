@@ -18,7 +18,7 @@ _CUT_BY_CONFIG = ("llama", "qwen2")
 
 
 def unsupported(shape: Shape) -> str | None:
-    """A draft is the model with a smaller ``num_hidden_layers`` in its config, where that counts."""
+    """A draft is the model with a smaller ``num_hidden_layers``, where its decoder heeds that."""
     if shape.family in _CUT_BY_CONFIG:
         return None
     return (
@@ -35,7 +35,7 @@ class Params:
     """As in ``conf/method/hf_early_exit.yaml``, where each is explained."""
 
     exit_layer: int | None = None
-    num_speculations: int = 6
+    num_speculations: int | None = None
 
 
 def resolve(params: Params, shape: Shape, trained: Mapping[str, Any]) -> Params:
@@ -44,17 +44,20 @@ def resolve(params: Params, shape: Shape, trained: Mapping[str, Any]) -> Params:
     Args:
         params: as configured.
         shape: the model's.
-        trained: ``settings`` of a checkpoint that was trained for one exit name its E.
+        trained: ``settings`` of a checkpoint, and ``published`` ones of its paper, may name both.
 
     Raises:
         ValueError: naming the setting, what was got and what is allowed.
     """
-    layers, exit_layer = shape.num_layers, params.exit_layer
-    if exit_layer is None:
-        exit_layer = trained.get("settings", {}).get("exit_layer") or max(1, layers // 4)
+    layers, exit_layer, drafts = shape.num_layers, params.exit_layer, params.num_speculations
+    known = {"exit_layer": max(1, layers // 4), "num_speculations": 6}
+    known |= {k: v for k, v in trained.get("settings", {}).items() if k in known and v}
+    known |= trained.get("published", {})
+    exit_layer = known["exit_layer"] if exit_layer is None else exit_layer
+    drafts = known["num_speculations"] if drafts is None else drafts
     allowed = f"1..{layers - 1}" if layers > 1 else "none: a model of one layer drafts nothing"
     if not 1 <= exit_layer < layers:
         raise ValueError(f"exit_layer={exit_layer}: allowed {allowed}")
-    if params.num_speculations < 1:
-        raise ValueError(f"num_speculations={params.num_speculations}: allowed 1 and up")
-    return replace(params, exit_layer=exit_layer)
+    if drafts < 1:
+        raise ValueError(f"num_speculations={drafts}: allowed 1 and up")
+    return replace(params, exit_layer=exit_layer, num_speculations=drafts)

@@ -29,6 +29,7 @@ class Method:
         self.params = params
         self.num_layers = shape.num_layers
         self.exit_layer = params.exit_layer or 1
+        self.num_drafts = params.num_speculations or 1
 
     def decode(
         self, model: InferenceModel, prompts: Prompts, limits: Limits
@@ -69,7 +70,7 @@ class Method:
         Returns:
             The drafts, the states behind layer E of all tokens, and how many each row drafted.
         """
-        drafted, first = rows.room(self.params.num_speculations), rows.index()
+        drafted, first = rows.room(self.num_drafts), rows.index()
         drafts: list[Draft] = []
         states: list[Tensor] = []
         token, step = newest, 0

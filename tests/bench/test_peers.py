@@ -18,6 +18,8 @@ from bench.meters.device import CpuDevice
 from bench.peers import PeerDecoder
 from bench.planning import plan
 from bench.preparation import prepare
+from bench.promise import Machine
+from bench.summary import summarise
 from bench.tasks.contract import Example
 from methods.engine.bound import Options
 from methods.engine.hf import HfModel
@@ -92,7 +94,7 @@ def time(monkeypatch):
 
 @pytest.fixture
 def measured(time, tiny_shape):
-    """``measured(steps, limit, ...)``: the method leg of one batch of a scripted peer."""
+    """``measured(steps, limit, ...)``: the record of one batch of a scripted peer."""
 
     def make(steps, limit=20, rows=1, drafts=True, **settings):
         model = FakeModel(tiny_shape("an OPT", num_layers=LAYERS))
@@ -104,13 +106,13 @@ def measured(time, tiny_shape):
         made = Plan(rule=rule, chooser=lambda _: Greedy(), **texts, **numbers)
         examples = [Example(str(row), "", ("",)) for row in range(rows)]
         measurer = Measurer({"method": runner}, made, CpuDevice())
-        return measurer.batch(0, examples, [[EOS, 5]] * rows).legs["method"]
+        return measurer.batch(0, examples, [[EOS, 5]] * rows)
 
     return make
 
 
 def test_the_first_step_is_the_time_to_first_token_and_all_its_tokens_belong_to_it(measured):
-    leg = measured([[7, 6, 5], [4, 3], [8]], profile=True)
+    leg = measured([[7, 6, 5], [4, 3], [8]], profile=True).legs["method"]
     (timing,) = leg.timings
     assert timing.ttft_s == pytest.approx(SETUP_S + FIRST_S)
     assert timing.decode_s == pytest.approx(2 * STEP_S + END_S)
@@ -125,7 +127,7 @@ def test_the_first_step_is_the_time_to_first_token_and_all_its_tokens_belong_to_
 
 def test_the_pass_that_is_charged_is_not_clocked(measured, time):
     before = time.now
-    leg = measured([[7], [6], [5]], drafts=False)
+    leg = measured([[7], [6], [5]], drafts=False).legs["method"]
     one = SETUP_S + FIRST_S + 2 * STEP_S + END_S
     assert time.now - before == pytest.approx(2 * one)
     assert leg.timings[0].ttft_s + leg.timings[0].decode_s == pytest.approx(one)
@@ -134,7 +136,7 @@ def test_the_pass_that_is_charged_is_not_clocked(measured, time):
 
 
 def test_what_comes_behind_a_stop_is_cut_within_the_first_step_too(measured):
-    leg = measured([[7, EOS, 5]], rows=2)
+    leg = measured([[7, EOS, 5]], rows=2).legs["method"]
     assert leg.ids == [[7, EOS]] * 2
     assert leg.first_round == [2, 2]
     assert tokens([leg], first=1) == 0
@@ -143,11 +145,19 @@ def test_what_comes_behind_a_stop_is_cut_within_the_first_step_too(measured):
 
 
 def test_drafts_are_counted_from_the_second_step_on(measured):
-    leg = measured([[7, 6, 5], [4, 3], [8]])
+    leg = measured([[7, 6, 5], [4, 3], [8]]).legs["method"]
     spoken = leg.speculation
     assert (spoken.verifications, spoken.drafted, spoken.accepted) == (2, 1, 1)
     assert leg.decode_executed.mlp_positions == LAYERS * 3
     assert leg.prompt_executed.mlp_positions == LAYERS * (2 + 2)
+
+
+def test_layers_per_token_are_those_of_the_tokens_after_the_first_step(measured, tiny_shape):
+    record = measured([[7, 6, 5], [4, 3], [8]])
+    shapes = {"method": tiny_shape("an OPT", num_layers=LAYERS)}
+    row = summarise([record], shapes, [], machine=Machine("float32"), margin=0.01)
+    assert row["layers_per_token"] == LAYERS
+    assert row["tokens_per_verification"] == 3 / 2
 
 
 def test_a_peer_whose_second_pass_takes_other_steps_is_not_trusted(measured):

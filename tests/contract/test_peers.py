@@ -87,6 +87,8 @@ def test_a_row_ends_at_its_first_stop_id_wherever_that_is(pair, batches):
             found, expected = theirs(pair, prompts, rule), pair.ours(prompts, rule)
             assert found.ids == expected.ids
             assert min(map(len, found.ids)) < NEW
+            # Once every row has ended, it stops.
+            assert found.rounds <= max(map(len, found.ids))
             assert found.non_finite_rows == []
 
 

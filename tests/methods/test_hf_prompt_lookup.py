@@ -80,6 +80,14 @@ def test_a_wrong_copy_costs_its_layers_but_no_token(run):
     assert decoded.prompt_executed.mlp_positions == 4 * (5 + 2)
 
 
+def test_the_longest_ngram_is_looked_up_first(run):
+    prompt = [2, B, 7, 9, A, B, C, A, 5, A, B]
+    # A B was followed by C A, which is right; the first B was not.
+    for longest, given in ((2, 3), (1, None)):
+        decoded = run(prompt, 6, repeats=True, num_speculations=2, max_ngram=longest)
+        assert decoded.first_round == (None if given is None else [given])
+
+
 WRONG = {
     "num_speculations=0: allowed 1 and up": Params(num_speculations=0),
     "max_ngram=0: allowed 1 and up": Params(max_ngram=0),

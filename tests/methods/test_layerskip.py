@@ -12,7 +12,6 @@ from methods.engine.cache import Prompts
 from methods.engine.drawing import Warp
 from methods.engine.ledger import Sums
 from methods.engine.sampling import Greedy, Sampled
-from methods.layerskip.params import Params, resolve
 from tests.engine.plain_exit import HostReads
 from tests.methods.speculation import (
     NEW,
@@ -313,21 +312,3 @@ def test_sampled_tokens_follow_the_law_of_plain_sampling(
     # The second and the third token are the first that are drafted.
     rows = [row[:3] for row in decoded.rows]
     assert may_follow(rows, plain_law(transformer, prompt, 3, 0.7, 0.9))
-
-
-# --- settings -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"exit_layer": 0}, "exit_layer=0: allowed 1..3"),
-        ({"exit_layer": LAYERS}, "exit_layer=4: allowed 1..3"),
-        ({"num_speculations": 0}, "num_speculations=0: allowed 1 and up"),
-        ({"stop_confidence": 1.5}, "stop_confidence=1.5: allowed null, or 0..1"),
-    ],
-    ids=["no layer drafts", "every layer drafts", "nothing is drafted", "surer than sure"],
-)
-def test_impossible_settings_are_named_with_what_is_allowed(tiny_shape, settings, text):
-    with pytest.raises(ValueError, match=text):
-        resolve(Params(**settings), tiny_shape("an OPT"), {})

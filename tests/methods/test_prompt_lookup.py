@@ -178,6 +178,18 @@ def test_drafts_are_those_of_a_plain_search_in_the_rows_own_text(repeating, run,
     assert offered > 50
 
 
+def test_what_stands_behind_a_prompt_is_not_copied(repeating, make_method, make_prompts):
+    method, model = make_method("prompt_lookup", repeating.shape), bind(repeating)
+    # Whatever the first token is, a pad is the same.
+    padded = [[2, *range(20)], *make_prompts([21], vocab_size=20)]
+    prompts, limits = Prompts(torch.tensor(padded), (1, 21)), Limits(NEW, Greedy())
+    decoding = method.decode(model, prompts, limits)
+    with torch.inference_mode():
+        first, second = next(decoding), decoding.send(None)
+    assert first.ids[0].item() != 2
+    assert second.drafted[0] == 0
+
+
 def test_a_row_ends_as_the_dense_one_wherever_in_a_copy_its_eos_stands(
     repeating, make_method, circles
 ):
