@@ -78,7 +78,7 @@ class Accounted:
     Attributes:
         state: SLURM's word.
         exit_code: of the batch script.
-        signal: that ended it; 0 if none did.
+        signal: that ended it or the program in it; 0 if none did.
         elapsed_s: of its last start; None where it is not known.
     """
 
@@ -170,17 +170,19 @@ def accounted(slurm_ids: Collection[str]) -> dict[str, Accounted] | None:
     """What accounting knows of some jobs; None where there is no accounting."""
     if not slurm_ids:
         return {}
-    fields = "JobID,State,ExitCode,ElapsedRaw"
+    # What of a program that a signal ended reaches the script around it differs: srun's word.
+    fields = "JobID,State,ExitCode,DerivedExitCode,ElapsedRaw"
     jobs = ",".join(_bases(slurm_ids))
     done = _call("sacct", "-X", "--noheader", "--parsable2", "--jobs", jobs, "--format", fields)
     if done.returncode:
         return None
     found: dict[str, Accounted] = {}
     for line in done.stdout.splitlines():
-        name, state, code, elapsed = line.split("|")
+        name, state, code, of_program, elapsed = line.split("|")
         exit_code, _, signal = code.partition(":")
+        signals = int(signal or 0) or int(of_program.partition(":")[2] or 0)
         # "CANCELLED by 0" says by whom.
-        known = Accounted(state.split()[0], int(exit_code), int(signal or 0), int(elapsed or 0))
+        known = Accounted(state.split()[0], int(exit_code), signals, int(elapsed or 0))
         found |= dict.fromkeys(_expanded(name), known)
     return {name: known for name, known in found.items() if name in slurm_ids}
 
