@@ -82,6 +82,13 @@ class Lab:
         words = ("sacct", "-X", "-D", "-n", "-P", "-j", jobs, "-o", ",".join(("JobID", *fields)))
         return [line.split("|") for line in self.call(*words).splitlines()]
 
+    def is_up(self, node):
+        """Whether a node takes jobs; one that was lost is asked to come back."""
+        words = ("scontrol", "update", node, "state=resume")
+        # One that has come back by itself is an error.
+        subprocess.run(words, env=self.environment, capture_output=True, check=False)
+        return "DOWN" not in self.call("scontrol", "show", "node", node.partition("=")[2])
+
     def until(self, what, *, seconds=PATIENCE_S):
         """Waits until something is so, and gives what it found."""
         end = time.monotonic() + seconds
