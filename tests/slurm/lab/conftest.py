@@ -23,6 +23,8 @@ SETTINGS = {
     "SLURM_LAB_MAX_ARRAY": "21",
 }
 PATIENCE_S = 180
+# Ends the cluster of a pytest that was killed: its process, what ends the cluster, its folder.
+GUARD = 'while kill -0 "$1" 2>/dev/null; do sleep 1; done; exec "$2" "$3" --purge'
 TINY = (
     "model=tiny",
     "task.limit=12",
@@ -205,11 +207,16 @@ def lab():
     # Short, for the sockets in it.
     folder = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
     path = f"{os.environ['PATH']}:/usr/sbin"
-    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+    threads = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
-    environment = inherited | quiet | {"PATH": path}
+    environment = inherited | threads | {"PATH": path}
     settings = SETTINGS | {"SLURM_LAB_PORT": str(_free_ports())}
     lab_folder = ROOT / "slurm" / "lab"
+    down = (lab_folder / "down.sh", folder)
+    quiet = {name: subprocess.DEVNULL for name in ("stdin", "stdout", "stderr")}
+    guard = subprocess.Popen(
+        ["sh", "-c", GUARD, "guard", str(os.getpid()), *down], start_new_session=True, **quiet
+    )
     up = subprocess.run(
         [lab_folder / "up.sh", folder],
         env=environment | settings,
@@ -221,8 +228,9 @@ def lab():
         assert up.returncode == 0, up.stderr
         yield Lab(environment | {"SLURM_CONF": str(folder / "etc" / "slurm.conf")})
     finally:
-        down = [lab_folder / "down.sh", folder, "--purge"]
-        subprocess.run(down, env=environment, capture_output=True, check=False)
+        subprocess.run([*down, "--purge"], env=environment, capture_output=True, check=False)
+        guard.kill()
+        guard.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
