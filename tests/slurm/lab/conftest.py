@@ -213,7 +213,7 @@ def lab():
     settings = SETTINGS | {"SLURM_LAB_PORT": str(_free_ports())}
     lab_folder = ROOT / "slurm" / "lab"
     down = (lab_folder / "down.sh", folder)
-    quiet = {name: subprocess.DEVNULL for name in ("stdin", "stdout", "stderr")}
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     guard = subprocess.Popen(
         ["sh", "-c", GUARD, "guard", str(os.getpid()), *down], start_new_session=True, **quiet
     )
