@@ -79,10 +79,18 @@ class Lab:
         return done.stdout
 
     def accounted(self, slurm_ids, *fields):
-        """Rows of accounting of some jobs, without steps; also of earlier starts."""
-        jobs = ",".join(slurm_ids)
-        words = ("sacct", "-X", "-D", "-n", "-P", "-j", jobs, "-o", ",".join(("JobID", *fields)))
-        return [line.split("|") for line in self.call(*words).splitlines()]
+        """Rows of accounting of some jobs, without steps; also of earlier starts.
+
+        A run is done a little before its job, and its job before accounting knows.
+        """
+        jobs, columns = ",".join(slurm_ids), ",".join(("JobID", *fields, "End"))
+
+        def ended():
+            text = self.call("sacct", "-X", "-D", "-n", "-P", "-j", jobs, "-o", columns)
+            rows = [line.split("|") for line in text.splitlines()]
+            return rows if all(row[-1] != "Unknown" for row in rows) else []
+
+        return [row[:-1] for row in self.until(ended)]
 
     def is_up(self, node):
         """Whether a node takes jobs; one that was lost is asked to come back."""
