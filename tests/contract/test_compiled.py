@@ -117,6 +117,8 @@ def test_compiled_blocks_take_plain_weights_only():
         Options(packed=True, compiled=True)
 
 
+# The compiler warns of what its own parts do.
+@pytest.mark.filterwarnings("ignore")
 def test_the_cpu_compiler_gives_the_ids_of_plain_blocks(
     tiny_transformer, make_method, make_prompts
 ):
