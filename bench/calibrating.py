@@ -86,6 +86,7 @@ class Decoder:
             timed_batches=0,
             scores={},
             reference=None,
+            execute=None,
         )
         self._score: Score = lookup.find("bench.scores", wanted.score, "score")
         self._runners = legs.runners(prepared)

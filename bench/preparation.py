@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bench import drawn, models
+from bench import drawn, executed, models
 from bench.errors import InputError
 from bench.examples import schedule_lengths, tokenise
 from bench.meters import device as devices
@@ -41,9 +41,10 @@ def prepare(planned: Planned) -> Prepared:
     """Checks what only tokens can tell, before any weight is read.
 
     Raises:
-        InputError: for a missing tokenizer or device, or prompts that are too long.
+        InputError: for a missing tokenizer, device or sandbox, or prompts that are too long.
     """
     own, config = planned.weights[METHOD], planned.config
+    executed.refuse_without_sandbox(planned.examples)
     if planned.drawn:
         text = Text(None, own.shape)
         shapes = [each.shape for each in planned.weights.values()]

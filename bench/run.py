@@ -14,6 +14,7 @@ import torch
 
 from bench import (
     columns,
+    executed,
     gpus,
     legs,
     log,
@@ -117,7 +118,9 @@ def _batches(
 ) -> list[BatchRecord]:
     """All records of the run: those that are there, and the rest measured and appended."""
     config, examples = prepared.planned.config, prepared.planned.examples
-    segment = Segment(provenance.collect(prepared.device) | session.facts, now_utc())
+    segment = Segment(
+        provenance.collect(prepared.device) | session.facts | executed.facts(examples), now_utc()
+    )
     for warning in _doubts(prepared, segment):
         report.say(f"note: {warning}", config.verbosity)
     records = _usable(attempt, segment)
@@ -127,11 +130,12 @@ def _batches(
     log.LOG.info("segment %d: %s", number, segment.provenance)
     counter = _energy_counter(prepared, segment)
     runners = legs.runners(prepared, session.models)
-    measurer = Measurer(runners, measuring_plan(prepared), device, counter, number)
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
     label = f"{config.method.name} on {config.model.name}"
     with Progress(label, len(starts), quiet=config.verbosity == "quiet") as progress:
+        how = measuring_plan(prepared, progress.note)
+        measurer = Measurer(runners, how, device, counter, number)
         for index, start in enumerate(starts):
             if index not in records:
                 session.check()
@@ -207,8 +211,8 @@ def _setting(prepared: Prepared) -> str:
     return ";".join(parts)
 
 
-def measuring_plan(prepared: Prepared) -> Plan:
-    """How every batch of a run is treated."""
+def measuring_plan(prepared: Prepared, tell: Callable[[str], None] = lambda text: None) -> Plan:
+    """How every batch of a run is treated; ``tell`` gets word of what takes long after it."""
     config = prepared.planned.config
     scores = prepared.planned.task.scores
     lossless = find_params(config.method.name).ABILITIES.lossless
@@ -224,6 +228,7 @@ def measuring_plan(prepared: Prepared) -> Plan:
         reference=prepared.planned.own_reference if lossless else None,
         profile=config.meter.profile,
         energy=config.meter.energy,
+        execute=executed.executor(tell) if executed.wanted(prepared.planned.examples) else None,
     )
 
 
@@ -242,7 +247,8 @@ def _doubts(prepared: Prepared, segment: Segment) -> list[str]:
     """What makes the numbers of this process doubtful or incomplete."""
     rates = gpus.rates_for(prepared.planned.profile, torch.get_num_threads())
     unknown = gpus.unknown_rates(rates)
-    return surroundings.warnings(segment.provenance) + ([unknown] if unknown else [])
+    unscored = executed.note(prepared.planned.task, prepared.planned.examples)
+    return [*surroundings.warnings(segment.provenance), *filter(None, (unknown, unscored))]
 
 
 def _energy_counter(prepared: Prepared, segment: Segment) -> energy.Counter | None:

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Literal
 
 from bench.errors import SkipbenchError
 from bench.meters.clock import seconds
+from bench.sandbox import processes
 from bench.sandbox.jail import OUT_OF_TIME, STARTED
 from bench.sandbox.limits import Limits
 
@@ -60,14 +60,19 @@ def execute(program: str, limits: Limits) -> Execution:
         SandboxError: if it could not be run, or not be ended.
     """
     token = secrets.token_hex(16).encode()
-    with tempfile.TemporaryFile() as given:
-        given.write(token + b"\n" + program.encode("utf-8", "surrogatepass"))
-        given.seek(0)
-        watched = _Watched(given.fileno(), limits)
-        try:
-            stopped = watched.follow()
-        finally:
-            watched.end()
+    try:
+        with tempfile.TemporaryFile() as given:
+            given.write(token + b"\n" + program.encode("utf-8", "surrogatepass"))
+            given.seek(0)
+            watched = _Watched(given.fileno(), limits)
+    except OSError as error:
+        raise SandboxError(f"The sandbox cannot be started: {error}") from error
+    try:
+        stopped = watched.follow()
+    finally:
+        watched.end()
+    if stopped is None and watched.status < 0:
+        raise SandboxError(f"The sandbox was ended from outside, by signal {-watched.status}")
     fault = watched.text("fault")
     if fault != STARTED.decode():
         why = fault or watched.text("stderr") or "it did not start in time"
@@ -91,8 +96,7 @@ class _Watched:
     """A jail that runs, and what came out of it so far."""
 
     def __init__(self, given: int, limits: Limits) -> None:
-        self._limits, self._deadline = limits, seconds() + _START_WITHIN_S
-        self._started = False
+        self._limits = limits
         self._found = {name: bytearray() for name in ("stdout", "stderr", "verdict", "fault")}
         self._select = selectors.DefaultSelector()
         ends = {name: os.pipe() for name in self._found}
@@ -122,17 +126,21 @@ class _Watched:
 
         The four pipes end together, when no process of the jail is left to hold them.
         """
+        last, started = seconds() + _START_WITHIN_S, None
         while self._select.get_map():
             self._read(_LOOK_EVERY_S)
-            if self._found["fault"] and not self._started:
-                self._started = True
-                self._deadline = seconds() + self._limits.timeout_s + self._limits.grace_s
             if len(self._found["stdout"]) + len(self._found["stderr"]) > self._limits.output_bytes:
                 return "output_limit"
-            if seconds() > self._deadline:
+            if started is not None:
+                reached = self._limits.reached(
+                    processes.below(self._process.pid), seconds() - started
+                )
+                if reached is not None:
+                    return reached
+            elif self._found["fault"]:
+                started = seconds()
+            elif seconds() > last:
                 return "timeout"
-            if self._memory_bytes() > self._limits.memory_bytes:
-                return "memory"
         return None
 
     def end(self) -> None:
@@ -186,25 +194,3 @@ class _Watched:
             elif not part:
                 self._select.unregister(key.fd)
                 os.close(key.fd)
-
-    def _memory_bytes(self) -> int:
-        """Resident memory of all processes below the launcher; shared pages count for each."""
-        return sum(map(_resident_bytes, _descendants(self._process.pid)))
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    """Processes below one; orphans too, since the namespace's first process takes them over."""
-    children = ""
-    with suppress(OSError):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    for child in map(int, children.split()):
-        yield child
-        yield from _descendants(child)
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")

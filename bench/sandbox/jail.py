@@ -8,6 +8,7 @@ and output, which need someone outside (``execution.py``); what the program sees
 (``tree.py``).
 """
 
+import fcntl
 import json
 import os
 import resource
@@ -144,6 +145,8 @@ def _be_first(settings: dict[str, Any], *, as_root: bool, baseline: int) -> NoRe
 
 def _be_program(settings: dict[str, Any], *, as_root: bool, baseline: int) -> NoReturn:
     """Gives up every right, sets the limits, and executes the interpreter."""
+    # Out of the way of the verdict's.
+    faults = fcntl.fcntl(settings["fault_fd"], fcntl.F_DUPFD_CLOEXEC, VERDICT_FD + 1)
     try:
         os.setsid()
         kernel.drop_bounding_set()
@@ -155,14 +158,16 @@ def _be_program(settings: dict[str, Any], *, as_root: bool, baseline: int) -> No
         _limit(settings["limits"], baseline)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        os.dup2(settings["verdict_fd"], VERDICT_FD)
+        if settings["verdict_fd"] != VERDICT_FD:
+            os.dup2(settings["verdict_fd"], VERDICT_FD)
+            os.close(settings["verdict_fd"])
         kernel.no_new_privileges()
         kernel.filter_calls()
         python = settings["python"]
-        os.write(settings["fault_fd"], STARTED)
+        os.write(faults, STARTED)
         os.execve(python, [python, "-S", "-s", "-B", "-X", "utf8", "-c", _DRIVER], _ENVIRONMENT)
     except OSError as error:
-        os.write(settings["fault_fd"], str(error).encode())
+        os.write(faults, str(error).encode())
     finally:
         os._exit(_FAULT)
 

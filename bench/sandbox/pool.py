@@ -4,12 +4,16 @@ Apart from ``execution.py``, which knows one program. Threads will do: each wait
 """
 
 import os
+import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from bench.errors import InputError
+from bench.sandbox import kernel
 from bench.sandbox.execution import Execution, SandboxError, execute
 from bench.sandbox.limits import Limits
 
@@ -66,6 +70,17 @@ def execute_all(
             pool.shutdown(cancel_futures=True)
             raise
     return [found[program] for program in programs]
+
+
+def facts(limits: Limits) -> dict[str, Any]:
+    """How programs are run here, for the record."""
+    return {
+        "namespaces": ["user", "pid", "net", "mount", "ipc", "uts"],
+        "uid": "one of its own" if os.geteuid() == 0 else "that of the user",
+        "calls_filtered": kernel.filters_calls(),
+        "python": platform.python_version(),
+        "limits": asdict(limits),
+    }
 
 
 @cache

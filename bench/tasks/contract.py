@@ -7,7 +7,7 @@ and ``Task``. Not here: tokenisation, which belongs to the model.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Split = Literal["train", "validation", "test"]
 
@@ -28,6 +28,21 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """The program that an answer completes; it passes if it runs to its end.
+
+    Attributes:
+        before: text before the answer.
+        after: text after it, which tests it.
+        timeout_s: CPU seconds.
+    """
+
+    before: str
+    after: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """One input to decode.
 
@@ -40,6 +55,8 @@ class Example:
             task (one object for all its examples); given where ``facts`` is. No wording may hold
             another one as a run of words: the check would count both.
         drawn: ids in place of ``prompt``, for all examples of a task or for none.
+        check: that the answer is run with, for all examples of a task or for none.
+        outcome: of that run, beside a text that is scored; None where none was made.
     """
 
     id: str
@@ -48,6 +65,8 @@ class Example:
     facts: Mapping[str, str] | None = None
     vocabulary: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None
     drawn: Drawn | None = None
+    check: Check | None = None
+    outcome: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +97,18 @@ class Task(Protocol):
     def training_pairs(self) -> Sequence[Pair]:
         """The training split, one pair per reference text."""
         ...
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """What a task also has whose examples are decoded more than once each.
+
+    A run decodes all examples, then all of them again: each time other numbers are drawn.
+    """
+
+    samples: int
+
+
+def samples(task: Task) -> int:
+    """How often each example is decoded."""
+    return task.samples if isinstance(task, Sampled) else 1
