@@ -7,6 +7,7 @@ Apart, as the one place where everything meets. Not here: how a batch is measure
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from bench import (
     store,
     summary,
     surroundings,
+    turns,
 )
 from bench.config import DENSE, RunConfig
 from bench.decoding import StopRule
@@ -36,6 +38,8 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.session import Session
 from bench.summary import BASELINE, METHOD
+from bench.tasks.contract import PublicData
+from bench.text import until
 from bench.training_output import trained_settings
 from bench.weights import Weights
 from methods.engine.drawing import Warp
@@ -92,6 +96,7 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
             columns=known,
             shapes={leg: asdict(shape) for leg, shape in shapes.items()},
             started_at=now_utc(),
+            data=_data(prepared),
         )
         with session.held():
             attempt.write_start(start)
@@ -112,12 +117,25 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
         attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
 
 
+def _data(prepared: Prepared) -> dict[str, Any]:
+    """What was decoded, for a reader: where it came from, and the first prompt exactly."""
+    task, config = prepared.planned.task, prepared.planned.config
+    about = dict(task.about(config.task.split)) if isinstance(task, PublicData) else {}
+    return about | {
+        "first_prompt": prepared.first_prompt,
+        "first_prompt_ids": list(prepared.rows[0]),
+    }
+
+
 def _batches(
     prepared: Prepared, attempt: store.Attempt, device: devices.AnyDevice, session: Session
 ) -> list[BatchRecord]:
     """All records of the run: those that are there, and the rest measured and appended."""
     config, examples = prepared.planned.config, prepared.planned.examples
     segment = Segment(provenance.collect(prepared.device) | session.facts, now_utc())
+    if prepared.n_truncated:
+        cut = f"{prepared.n_truncated} of {len(examples)} prompts were cut to fit"
+        report.say(f"note: {cut}", config.verbosity)
     for warning in _doubts(prepared, segment):
         report.say(f"note: {warning}", config.verbosity)
     records = _usable(attempt, segment)
@@ -136,7 +154,7 @@ def _batches(
             if index not in records:
                 session.check()
                 part = slice(start, start + size)
-                rows = prepared.rows[part]
+                rows = turns.rows(prepared, part, records.values())
                 records[index] = measurer.batch(index, examples[part], rows, start)
                 with session.held():
                     attempt.append(records[index])
@@ -178,6 +196,7 @@ def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]
         "seed": config.seed,
         "attempt": attempt.number,
         "batch_size": config.meter.batch_size,
+        "n_truncated": prepared.n_truncated,
     }
 
 
@@ -219,12 +238,19 @@ def measuring_plan(prepared: Prepared) -> Plan:
         repeats=config.meter.repeats,
         warmups=config.meter.warmups,
         timed_batches=config.meter.timed_batches,
-        decode_text=None if prepared.planned.drawn else prepared.text.decode,
+        decode_text=None if prepared.planned.drawn else partial(_text, prepared),
         scores={name: lookup.find("bench.scores", name, "score") for name in scores},
         reference=prepared.planned.own_reference if lossless else None,
         profile=config.meter.profile,
         energy=config.meter.energy,
     )
+
+
+def _text(prepared: Prepared, ids: Sequence[int]) -> str:
+    """What is scored: the text up to the first stop id or stop text."""
+    task = prepared.planned.task
+    stops = task.stops if isinstance(task, PublicData) else ()
+    return until(prepared.text.decode(ids), stops)
 
 
 def _chooser(prepared: Prepared) -> Callable[[Sequence[int]], Chooser]:

@@ -52,6 +52,12 @@ class Text:
         return [token for token in ids if token not in self._special]
 
 
+def until(text: str, stops: Sequence[str]) -> str:
+    """The text before the first of these, outer white space removed."""
+    ends = [at for at in map(text.find, stops) if at >= 0]
+    return text[: min(ends, default=len(text))].strip()
+
+
 class ByteTokenizer:
     """One id a byte, for random weights: lengths mean something, words do not.
 
