@@ -1,7 +1,7 @@
 """Edit similarity: 1 - Levenshtein distance in characters / length of the longer text.
 
-Apart, because it is one score. Best reference, mean over examples; two empty texts are alike. LayerSkip's benchmark
-reports the bare distance, as ``exact_match``. Not here: word edits.
+Apart, because it is one score. Best reference, mean over examples; two empty texts are alike.
+LayerSkip's benchmark reports the bare distance, as ``exact_match``. Not here: word edits.
 """
 
 from collections.abc import Sequence
