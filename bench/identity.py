@@ -13,6 +13,8 @@ from typing import Any
 from bench.config import RunConfig
 
 IDENTITY_VERSION = 1
+# Of a task's own settings, those that bear on a number and on no prompt.
+TASK_SETTINGS = ("scores", "stop", "train_rows")
 # Fields that came later, by their path such as ``meter.energy``, each with the value that runs
 # before it had: equal to that it is left out, so that those runs keep their ids.
 ADDED_LATER: Mapping[str, Any] = {
@@ -23,6 +25,7 @@ ADDED_LATER: Mapping[str, Any] = {
     "engine.compile": False,
     "engine.cuda_graphs": False,
     "method.mode": "skip",
+    **{f"task.{name}": None for name in TASK_SETTINGS},
 }
 
 
@@ -54,7 +57,12 @@ def identity(
         "identity_version": IDENTITY_VERSION,
         "method": {"name": config.method.name, **resolved},
         "weights": dict(weights),
-        "task": {"name": config.task.name, "split": config.task.split, "examples": examples},
+        "task": {
+            "name": config.task.name,
+            "split": config.task.split,
+            "examples": examples,
+            **{name: getattr(config.task.params, name, None) or None for name in TASK_SETTINGS},
+        },
         "decode": {
             "length": decode.length,
             "max_new_tokens": config.max_new_tokens,

@@ -245,8 +245,8 @@ def _decoded(
     for example in examples:
         given = (example.id, example.prompt, example.references)
         # Left out where there is none, so that the hash of other examples stays.
-        parts = (part for part in (example.drawn, example.check) if part is not None)
-        more = map(astuple, parts)
+        made_of = (example.drawn, example.parts, example.after, example.check)
+        more = [each if isinstance(each, str) else astuple(each) for each in made_of if each]
         total.update(repr((*given, *more)).encode())
     return task, examples, total.hexdigest()[:16]
 

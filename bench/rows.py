@@ -2,20 +2,17 @@
 
 Apart, because every task with a public data set reads it in the same way: splits and fields bear
 our names behind this module, whoever published them, and what cannot be read is refused in one
-form. CSV (RFC 4180), TSV (no quoting), JSON lines, each plain or as .gz, and parquet. Not here:
-prompts (``bench/tasks/``).
+form. Not here: the forms of files (``row_files.py``), prompts (``bench/tasks/``).
 """
 
-import csv
-import gzip
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import Any, overload
 
-from bench import hub
+from bench import hub, row_files
 from bench.errors import InputError
+from bench.fingerprint import fingerprint
 from bench.tasks.contract import Split
 
 _WHERE = "task.data_dir"
@@ -35,6 +32,8 @@ class Layout:
         files: split -> names of its files without their endings, ``*`` allowed, best first.
         columns: fields that every row has -> what else they are called.
         optional: those that a row may lack; then they are None.
+        may_be_empty: those that may be empty text.
+        unpack: rows of a JSON document that nests them; None where there is no such form.
         id_column: a field whose value names a row; None, or where it is lacking: the row's index
             in its split, from 0.
         config: the hub's configuration, and a folder in which files may be; None without one.
@@ -46,6 +45,8 @@ class Layout:
     files: Mapping[Split, tuple[str, ...]]
     columns: Mapping[str, tuple[str, ...]]
     optional: tuple[str, ...] = ()
+    may_be_empty: tuple[str, ...] = ()
+    unpack: Callable[[Mapping[str, Any]], list[Mapping[str, Any]]] | None = None
     id_column: str | None = None
     config: str | None = None
     hub_splits: Mapping[Split, str] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Rows(Sequence[Row]):
         columns: names as found.
         records: rows as found.
         source: where they were found, for messages and records.
+        file_hash: of the files; None for those of the hub.
     """
 
     def __init__(
@@ -86,8 +88,9 @@ class Rows(Sequence[Row]):
         columns: Sequence[str],
         records: Sequence[Mapping[str, Any]],
         source: str,
+        file_hash: str | None = None,
     ) -> None:
-        self.layout, self.source = layout, source
+        self.layout, self.source, self.file_hash = layout, source, file_hash
         self._records = records
         self._found = {
             ours: next((name for name in (ours, *others) if name in columns), None)
@@ -136,7 +139,12 @@ class Rows(Sequence[Row]):
         row = {
             ours: None if name is None else record.get(name) for ours, name in self._found.items()
         }
-        empty = [n for n, v in row.items() if v in (None, "") and n not in layout.optional]
+        empty = [
+            ours
+            for ours, value in row.items()
+            if (value is None and ours not in layout.optional)
+            or (value == "" and ours not in (*layout.optional, *layout.may_be_empty))
+        ]
         if empty:
             raise InputError(
                 f"Cannot read {layout.title}: a row lacks {' and '.join(empty)}",
@@ -171,25 +179,27 @@ def _read_files(layout: Layout, folder: Path, split: Split) -> Rows:
     columns: Sequence[str] = ()
     records: list[Mapping[str, Any]] = []
     for path in paths:
-        reader = next(read for ending, read in _READERS.items() if path.name.endswith(ending))
         try:
-            columns, found = reader(path)
-        except (UnicodeDecodeError, csv.Error, ValueError, OSError, EOFError) as error:
-            form = path.name.removesuffix(".gz").rpartition(".")[2].upper()
+            columns, found = row_files.read(path)
+            if layout.unpack is not None and row_files.form(path) == "JSON":
+                found = [row for document in found for row in layout.unpack(document)]
+                columns = tuple(found[0]) if found else ()
+        except (*row_files.FAULTS, KeyError, TypeError) as error:
             raise InputError(
-                f"Cannot read {layout.title}: the file is not UTF-8 {form}",
+                f"Cannot read {layout.title}: the file is not UTF-8 {row_files.form(path)}",
                 got=f"{path}: {error}",
                 allowed="the file as it was published",
                 where=_WHERE,
             ) from error
         records += found
-    return Rows(layout, columns, records, source=", ".join(map(str, paths)))
+    source = ", ".join(map(str, paths))
+    return Rows(layout, columns, records, source, fingerprint(folder, paths))
 
 
 def _find(layout: Layout, folder: Path, split: Split) -> list[Path]:
     """The files of a split, sorted: those of the first name that has any."""
     names = layout.files[split]
-    allowed = f"a folder with {layout.published()}; also as {', '.join(_READERS)}"
+    allowed = f"a folder with {layout.published()}; also as {', '.join(row_files.ENDINGS)}"
     if not folder.is_dir():
         raise InputError(
             f"Cannot read {layout.title}: no such folder",
@@ -200,7 +210,9 @@ def _find(layout: Layout, folder: Path, split: Split) -> list[Path]:
     within = [*_SUBFOLDERS, *([layout.config] if layout.config else [])]
     for name in names:
         for part in within:
-            by_ending = {ending: sorted((folder / part).glob(name + ending)) for ending in _READERS}
+            by_ending = {
+                ending: sorted((folder / part).glob(name + ending)) for ending in row_files.ENDINGS
+            }
             found = [paths for paths in by_ending.values() if paths]
             if len(found) > 1:
                 raise InputError(
@@ -217,56 +229,6 @@ def _find(layout: Layout, folder: Path, split: Split) -> list[Path]:
         allowed=allowed,
         where=_WHERE,
     )
-
-
-_Read = tuple[Sequence[str], Sequence[Mapping[str, Any]]]
-
-
-def _opened(path: Path, encoding: str = "utf-8-sig") -> IO[str]:
-    # A line break may stand within a quoted field: newline="" leaves it to the reader.
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding=encoding, newline="")
-    return path.open(encoding=encoding, newline="")
-
-
-def _csv(path: Path) -> _Read:
-    with _opened(path) as file:
-        reader = csv.DictReader(file, strict=True)
-        return tuple(reader.fieldnames or ()), list(reader)
-
-
-def _tsv(path: Path) -> _Read:
-    with _opened(path) as file:
-        # A lone quote is a character like others here.
-        reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
-        return tuple(reader.fieldnames or ()), list(reader)
-
-
-def _jsonl(path: Path) -> _Read:
-    with _opened(path) as file:
-        records = [json.loads(line) for line in file if line.strip()]
-    if not all(isinstance(record, dict) for record in records):
-        raise ValueError("a line is no JSON object")
-    return tuple(dict.fromkeys(name for record in records for name in record)), records
-
-
-def _parquet(path: Path) -> _Read:
-    # Here and not above: slow to import, and needed for this form alone.
-    import pyarrow.parquet
-
-    table = pyarrow.parquet.read_table(path)
-    return tuple(table.column_names), table.to_pylist()
-
-
-_READERS: Mapping[str, Callable[[Path], _Read]] = {
-    ".csv": _csv,
-    ".csv.gz": _csv,
-    ".tsv": _tsv,
-    ".tsv.gz": _tsv,
-    ".jsonl": _jsonl,
-    ".jsonl.gz": _jsonl,
-    ".parquet": _parquet,
-}
 
 
 def _read_hub(layout: Layout, place: Place, split: Split) -> Rows:

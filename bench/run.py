@@ -5,7 +5,7 @@ Apart, as the one place where everything meets. Not here: how a batch is measure
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,15 @@ from bench import (
     gpus,
     legs,
     log,
-    lookup,
     provenance,
     report,
     store,
     summary,
     surroundings,
+    turns,
 )
 from bench.config import DENSE, RunConfig
-from bench.decoding import StopRule
-from bench.measure import Measurer, Plan
+from bench.measure import Measurer
 from bench.meters import device as devices
 from bench.meters import energy
 from bench.meters.clock import now_utc
@@ -37,11 +36,10 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.session import Session
 from bench.summary import BASELINE, METHOD
+from bench.tasks.contract import PublicData
 from bench.training_output import trained_settings
+from bench.treatment import measuring_plan
 from bench.weights import Weights
-from methods.engine.drawing import Warp
-from methods.engine.sampling import Chooser, Greedy, Sampled
-from methods.registry import find_params
 
 
 def run(config: RunConfig) -> store.Attempt:
@@ -93,6 +91,7 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
             columns=known,
             shapes={leg: asdict(shape) for leg, shape in shapes.items()},
             started_at=now_utc(),
+            data=_data(prepared),
         )
         with session.held():
             attempt.write_start(start)
@@ -113,6 +112,16 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
         attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
 
 
+def _data(prepared: Prepared) -> dict[str, Any]:
+    """What was decoded, for a reader: where it came from, and the first prompt exactly."""
+    task, config = prepared.planned.task, prepared.planned.config
+    about = dict(task.about(config.task.split)) if isinstance(task, PublicData) else {}
+    return about | {
+        "first_prompt": prepared.first_prompt,
+        "first_prompt_ids": list(prepared.rows[0]),
+    }
+
+
 def _batches(
     prepared: Prepared, attempt: store.Attempt, device: devices.AnyDevice, session: Session
 ) -> list[BatchRecord]:
@@ -121,6 +130,9 @@ def _batches(
     segment = Segment(
         provenance.collect(prepared.device) | session.facts | executed.facts(examples), now_utc()
     )
+    if prepared.n_truncated:
+        cut = f"{prepared.n_truncated} of {len(examples)} prompts were cut to fit"
+        report.say(f"note: {cut}", config.verbosity)
     for warning in _doubts(prepared, segment):
         report.say(f"note: {warning}", config.verbosity)
     records = _usable(attempt, segment)
@@ -140,7 +152,7 @@ def _batches(
             if index not in records:
                 session.check()
                 part = slice(start, start + size)
-                rows = prepared.rows[part]
+                rows = turns.rows(prepared, part, records.values())
                 records[index] = measurer.batch(index, examples[part], rows, start)
                 with session.held():
                     attempt.append(records[index])
@@ -182,6 +194,7 @@ def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]
         "seed": config.seed,
         "attempt": attempt.number,
         "batch_size": config.meter.batch_size,
+        "n_truncated": prepared.n_truncated,
     }
 
 
@@ -209,38 +222,6 @@ def _setting(prepared: Prepared) -> str:
         other = [f"{k}:{v}" for k, v in bearing.items() if now.get(k) != v]
         parts += [f"trained_for={','.join(other)}"] if other else []
     return ";".join(parts)
-
-
-def measuring_plan(prepared: Prepared, tell: Callable[[str], None] = lambda text: None) -> Plan:
-    """How every batch of a run is treated; ``tell`` gets word of what takes long after it."""
-    config = prepared.planned.config
-    scores = prepared.planned.task.scores
-    lossless = find_params(config.method.name).ABILITIES.lossless
-    stops = prepared.text.stop_ids if config.decode.length == "until_eos" else ()
-    return Plan(
-        rule=StopRule(config.max_new_tokens, stops),
-        chooser=_chooser(prepared),
-        repeats=config.meter.repeats,
-        warmups=config.meter.warmups,
-        timed_batches=config.meter.timed_batches,
-        decode_text=None if prepared.planned.drawn else prepared.text.decode,
-        scores={name: lookup.find("bench.scores", name, "score") for name in scores},
-        reference=prepared.planned.own_reference if lossless else None,
-        profile=config.meter.profile,
-        energy=config.meter.energy,
-        execute=executed.executor(tell) if executed.wanted(prepared.planned.examples) else None,
-    )
-
-
-def _chooser(prepared: Prepared) -> Callable[[Sequence[int]], Chooser]:
-    """Makes a chooser for rows of these numbers in the run."""
-    config = prepared.planned.config
-    decode = config.decode
-    if decode.choose == "greedy":
-        return lambda numbers: Greedy()
-    warp = Warp(decode.temperature, decode.top_k, decode.top_p)
-    limit, device = config.max_new_tokens, prepared.device
-    return lambda numbers: Sampled(config.seed, numbers, warp, limit, device)
 
 
 def _doubts(prepared: Prepared, segment: Segment) -> list[str]:

@@ -50,6 +50,15 @@ def of_example(score: Score, samples: Sequence[Sequence[float]]) -> tuple[float,
     return score.of_example(totals) if isinstance(score, OfExample) else totals
 
 
+@runtime_checkable
+class HasNeeds(Protocol):
+    """What a score file also has that needs more than is always installed."""
+
+    def check(self) -> None:
+        """Raises ``InputError`` where something is missing; called before a run starts."""
+        ...
+
+
 def quality(score: Score, text: str, example: Example) -> float | None:
     """One text alone, as a share of the score's range, higher is better; None where not defined."""
     value = score.value(score.statistics(text, example))

@@ -7,7 +7,7 @@ and ``Task``. Not here: tokenisation, which belongs to the model.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Split = Literal["train", "validation", "test"]
 
@@ -43,6 +43,32 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """What a prompt is put together from, so that one that is too long can lose some of it.
+
+    Attributes:
+        template: of the last part; a field stands in it as ``{name}``.
+        fields: those of the template.
+        shots: worked examples before it, as text.
+        shots_end: what follows the shots, where there is one.
+        max_tokens: most tokens, BOS included, even where more would fit; None for what fits.
+        cut_at: where a field may be cut: before one of these.
+    """
+
+    template: str
+    fields: Mapping[str, str]
+    shots: tuple[str, ...] = ()
+    shots_end: str = ""
+    max_tokens: int | None = None
+    cut_at: str = " "
+
+    def text(self) -> str:
+        """The prompt, without BOS."""
+        end = self.shots_end if self.shots else ""
+        return "".join(self.shots) + end + self.template.format_map(self.fields)
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """One input to decode.
 
@@ -57,6 +83,9 @@ class Example:
         drawn: ids in place of ``prompt``, for all examples of a task or for none.
         check: that the answer is run with, for all examples of a task or for none.
         outcome: of that run, beside a text that is scored; None where none was made.
+        parts: that ``prompt`` is made of; None where it must fit as it is.
+        after: id of an earlier example whose answer belongs into the prompt, as the field
+            ``answer`` of ``parts``: a later turn. None for a prompt that is whole.
     """
 
     id: str
@@ -67,14 +96,21 @@ class Example:
     drawn: Drawn | None = None
     check: Check | None = None
     outcome: str | None = None
+    parts: Parts | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One training text: the prompt and its target, without BOS and EOS."""
+    """One training text: the prompt and its target, without BOS and EOS.
+
+    Attributes:
+        parts: that ``prompt`` is made of; None where it must fit as it is.
+    """
 
     prompt: str
     target: str
+    parts: Parts | None = None
 
 
 class Task(Protocol):
@@ -112,3 +148,22 @@ class Sampled(Protocol):
 def samples(task: Task) -> int:
     """How often each example is decoded."""
     return task.samples if isinstance(task, Sampled) else 1
+
+
+@runtime_checkable
+class Verbatim(Protocol):
+    """What a task also has whose answers are read with all their white space, as code is."""
+
+    verbatim: Literal[True]
+
+
+@runtime_checkable
+class PublicData(Protocol):
+    """What a task also has whose rows are somebody's data set."""
+
+    stops: tuple[str, ...]
+    """Text that ends an answer; what follows it is not scored."""
+
+    def about(self, split: Split) -> Mapping[str, Any]:
+        """Where the examples of a split came from, for the record."""
+        ...

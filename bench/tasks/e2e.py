@@ -6,8 +6,9 @@ described. Not here: facts to check, since the texts were written freely and hol
 the challenge's own METEOR, NIST and CIDEr.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench import rows
 from bench.tasks.contract import Example, Pair, Split
@@ -36,15 +37,25 @@ class Task:
 
     scores: tuple[str, ...] = ("bleu", "rouge_l")
     calibration_score: str | None = "rouge_l"
+    stops: tuple[str, ...] = ()
 
     def __init__(self, params: Params) -> None:
         self._params = params
+        self._about: dict[Split, dict[str, Any]] = {}
 
     def examples(self, split: Split) -> Sequence[Example]:
         """One example per distinct MR, in the order of first occurrence."""
         groups: dict[str, tuple[str, list[str]]] = {}
-        for row in rows.read(_LAYOUT, self._params, split):
+        found = rows.read(_LAYOUT, self._params, split)
+        for row in found:
             groups.setdefault(row["mr"], (row["id"], []))[1].append(row["ref"])
+        self._about[split] = {
+            "source": found.source,
+            "file_hash": found.file_hash,
+            "hub_revision": self._params.hub_revision,
+            "rows": len(found),
+            "distinct_prompts": len(groups),
+        }
         return [
             Example(id=name, prompt=_prompt(mr), references=tuple(references))
             for mr, (name, references) in groups.items()
@@ -56,6 +67,10 @@ class Task:
             Pair(_prompt(row["mr"]), " ".join(row["ref"].split()))
             for row in rows.read(_LAYOUT, self._params, "train")
         ]
+
+    def about(self, split: Split) -> Mapping[str, Any]:
+        """Where examples that were asked for came from."""
+        return self._about.get(split, {})
 
 
 def _prompt(mr: str) -> str:
