@@ -54,10 +54,14 @@ class Text:
         another text.
         """
         start = self._plain(_ANCHOR)
-        before: str = self.tokenizer.decode(start, skip_special_tokens=True)
-        ids = [*start, *self._before_stop(ids)]
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return text[len(before) :]
+        before, whole = (
+            self.tokenizer.decode(
+                shown, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            for shown in (start, [*start, *self._before_stop(ids)])
+        )
+        text: str = whole[len(before) :]
+        return text
 
     def _before_stop(self, ids: Sequence[int]) -> list[int]:
         end = next((i for i, token in enumerate(ids) if token in self.stop_ids), len(ids))
@@ -100,7 +104,13 @@ class ByteTokenizer:
         """UTF-8 bytes, shifted past the special ids."""
         return [byte + self.FIRST for byte in text.encode()]
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> str:
         """Bytes back to text; ids that are no byte are left out."""
         values = [token - self.FIRST for token in ids]
         return bytes(v for v in values if 0 <= v < 256).decode(errors="replace")
