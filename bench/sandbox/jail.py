@@ -68,6 +68,8 @@ def main() -> NoReturn:
     except OSError as error:
         os.write(faults, str(error).encode())
         os._exit(_FAULT)
+    # Once this one has ended, nothing is left: the kernel waits for all of a namespace.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
     os.close(faults)
     # Its own copies of the program's pipes stay open: their end tells that all of it is over.
     os._exit(_status(os.waitpid(first, 0)[1]))

@@ -46,5 +46,7 @@ class Limits:
         if usage.memory_bytes > self.memory_bytes:
             return "memory"
         most_s = self.timeout_s + self.grace_s
-        waited_s = max(wall_s - usage.starved_s, wall_s / _MOST_STARVED)
+        waited_s = wall_s / _MOST_STARVED
+        if usage.starved_s is not None:
+            waited_s = max(waited_s, wall_s - usage.starved_s)
         return "timeout" if max(usage.cpu_s, waited_s) > most_s else None

@@ -21,12 +21,12 @@ class Usage:
     Attributes:
         memory_bytes: resident; shared pages count for each that has them.
         cpu_s: of all that live, and of all that have ended.
-        starved_s: for how long the first program of the tree was ready and got no CPU.
+        starved_s: for how long the program was ready and got no CPU; None if it has ended.
     """
 
     memory_bytes: int
     cpu_s: float
-    starved_s: float
+    starved_s: float | None
 
 
 def below(pid: int) -> Usage:
@@ -38,7 +38,7 @@ def below(pid: int) -> Usage:
         times = _text(each, "stat").rpartition(")")[2].split()[11:15]
         ticks += sum(map(int, times))
     waited = _fields(found[1], "schedstat")[1:2] if len(found) > 1 else []
-    starved_s = int(waited[0]) / 1e9 if waited else 0.0
+    starved_s = int(waited[0]) / 1e9 if waited else None
     return Usage(memory * _PAGE_BYTES, ticks / _TICKS_PER_S, starved_s)
 
 
