@@ -7,7 +7,6 @@ Apart, as the one place where everything meets. Not here: how a batch is measure
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,6 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.session import Session
 from bench.summary import BASELINE, METHOD
-from bench.tasks.contract import PublicData
-from bench.text import until
 from bench.training_output import trained_settings
 from bench.weights import Weights
 from methods.engine.drawing import Warp
@@ -96,7 +93,7 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
             columns=known,
             shapes={leg: asdict(shape) for leg, shape in shapes.items()},
             started_at=now_utc(),
-            data=_data(prepared),
+            data=prepared.about(),
         )
         with session.held():
             attempt.write_start(start)
@@ -115,16 +112,6 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
     row["speedup_promised_by_model"] = legs.predicted_speedup(prepared, row)
     with session.held():
         attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
-
-
-def _data(prepared: Prepared) -> dict[str, Any]:
-    """What was decoded, for a reader: where it came from, and the first prompt exactly."""
-    task, config = prepared.planned.task, prepared.planned.config
-    about = dict(task.about(config.task.split)) if isinstance(task, PublicData) else {}
-    return about | {
-        "first_prompt": prepared.first_prompt,
-        "first_prompt_ids": list(prepared.rows[0]),
-    }
 
 
 def _batches(
@@ -238,19 +225,12 @@ def measuring_plan(prepared: Prepared) -> Plan:
         repeats=config.meter.repeats,
         warmups=config.meter.warmups,
         timed_batches=config.meter.timed_batches,
-        decode_text=None if prepared.planned.drawn else partial(_text, prepared),
+        decode_text=None if prepared.planned.drawn else prepared.scored_text,
         scores={name: lookup.find("bench.scores", name, "score") for name in scores},
         reference=prepared.planned.own_reference if lossless else None,
         profile=config.meter.profile,
         energy=config.meter.energy,
     )
-
-
-def _text(prepared: Prepared, ids: Sequence[int]) -> str:
-    """What is scored: the text up to the first stop id or stop text."""
-    task = prepared.planned.task
-    stops = task.stops if isinstance(task, PublicData) else ()
-    return until(prepared.text.decode(ids), stops)
 
 
 def _chooser(prepared: Prepared) -> Callable[[Sequence[int]], Chooser]:

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import nltk
@@ -140,11 +141,14 @@ def test_the_distances_that_calibrate_are_shares(name):
 
 
 def test_bert_f1_says_what_to_install_and_what_to_fetch(monkeypatch):
-    monkeypatch.setattr(bert_f1, "find_spec", lambda name: None)
+    def no_version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(bert_f1, "version", no_version)
     with pytest.raises(InputError, match="package that is not installed") as caught:
         bert_f1.check()
     assert "skipbench[bertscore]" in caught.value.allowed
-    monkeypatch.setattr(bert_f1, "find_spec", lambda name: name)
+    monkeypatch.setattr(bert_f1, "version", lambda name: "0.3.13")
     monkeypatch.setattr(bert_f1, "try_to_load_from_cache", lambda *name: None)
     with pytest.raises(InputError, match="not in the local cache") as caught:
         bert_f1.check()

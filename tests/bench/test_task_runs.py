@@ -36,7 +36,7 @@ def test_the_record_tells_where_the_prompts_came_from_and_the_first_one_exactly(
     assert (data["rows"], data["distinct_prompts"], len(data["shot_ids"])) == (3, 3, 2)
     asked = "".join(f"Question: train {n}?\nAnswer: Yes.\n#### {n}\n\n" for n in data["shot_ids"])
     assert data["first_prompt"] == f"{asked}Question: test 0?\nAnswer:"
-    assert len(data["first_prompt_ids"]) == next(attempt.batches()).prompt_tokens[0]
+    assert len(data["first_prompt_ids"]) == attempt.batches()[0].prompt_tokens[0]
     columns = attempt.header().columns
     assert columns["n_truncated"] == 0
     assert columns["score.gsm8k_strict"] is not None
@@ -44,8 +44,8 @@ def test_the_record_tells_where_the_prompts_came_from_and_the_first_one_exactly(
 
 def test_prompts_that_do_not_fit_are_cut_and_counted(planned):
     whole = prepare(planned())
-    longest = max(map(len, whole.rows))
-    cut = prepare(planned(f"task.max_prompt_tokens={longest - 1}"))
+    shortest = min(map(len, whole.rows))
+    cut = prepare(planned(f"task.max_prompt_tokens={shortest - 1}"))
     assert (whole.n_truncated, cut.n_truncated) == (0, 3)
     assert cut.first_prompt.count("Question:") == 2
     assert whole.first_prompt.endswith(cut.first_prompt)
@@ -55,7 +55,7 @@ def test_prompts_that_do_not_fit_are_cut_and_counted(planned):
 @pytest.mark.parametrize(
     "override",
     [
-        *("task.shots=1", "task.shots_seed=1", "task.limit=2", "task.max_prompt_tokens=500"),
+        *("task.shots=1", "task.shots_seed=3", "task.limit=2", "task.max_prompt_tokens=500"),
         *("task.shuffle_seed=3", "task.stop=[]", "task.scores=[gsm8k_strict]"),
         *("task.train_rows=2", "task.template='{question}'"),
     ],
