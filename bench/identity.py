@@ -57,12 +57,7 @@ def identity(
         "identity_version": IDENTITY_VERSION,
         "method": {"name": config.method.name, **resolved},
         "weights": dict(weights),
-        "task": {
-            "name": config.task.name,
-            "split": config.task.split,
-            "examples": examples,
-            **{name: getattr(config.task.params, name, None) or None for name in TASK_SETTINGS},
-        },
+        "task": _task(config) | {"examples": examples},
         "decode": {
             "length": decode.length,
             "max_new_tokens": config.max_new_tokens,
@@ -90,6 +85,13 @@ def identity(
         "seed": config.seed,
     }
     return without_added(names, ADDED_LATER)
+
+
+def _task(config: RunConfig) -> dict[str, Any]:
+    """The task, and those of its own settings that its prompts do not show."""
+    task = config.task
+    own = {name: getattr(task.params, name, None) or None for name in TASK_SETTINGS}
+    return {"name": task.name, "split": task.split, **own}
 
 
 def _sample(config: RunConfig) -> dict[str, Any] | None:

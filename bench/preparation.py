@@ -16,7 +16,8 @@ from bench.meters import device as devices
 from bench.planning import Planned, needs_schedule_length, resolve_params
 from bench.scores.contract import HasNeeds
 from bench.summary import METHOD
-from bench.text import Text
+from bench.tasks.contract import PublicData, Verbatim
+from bench.text import Text, until
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,21 @@ class Prepared:
         longest = max(len(row) + (0 if each.after is None else new) for row, each in pairs)
         return min(longest, self.room) + new
 
+    def about(self) -> dict[str, Any]:
+        """What is decoded, for a reader: where it came from, and the first prompt exactly."""
+        task, split = self.planned.task, self.planned.config.task.split
+        source = task.about(split) if isinstance(task, PublicData) else {}
+        prompt = {"first_prompt": self.first_prompt, "first_prompt_ids": list(self.rows[0])}
+        return {**source, **prompt}
+
+    def scored_text(self, ids: Sequence[int]) -> str:
+        """The text of new ids up to the first stop id or stop text."""
+        task = self.planned.task
+        stops = task.stops if isinstance(task, PublicData) else ()
+        if isinstance(task, Verbatim):
+            return until(self.text.verbatim(ids), stops)
+        return until(self.text.decode(ids), stops).strip()
+
 
 def prepare(planned: Planned) -> Prepared:
     """Checks what only tokens can tell, before any weight is read.
@@ -64,10 +80,7 @@ def prepare(planned: Planned) -> Prepared:
     own, config = planned.weights[METHOD], planned.config
     executed.refuse_without_sandbox(planned.examples)
     n_truncated, first = 0, None
-    for name in planned.task.scores:
-        score = lookup.find("bench.scores", name, "score")
-        if isinstance(score, HasNeeds):
-            score.check()
+    _check_scores(planned)
     if planned.drawn:
         text = Text(None, own.shape)
         shapes = [each.shape for each in planned.weights.values()]
@@ -113,6 +126,14 @@ def _rows(planned: Planned, text: Text) -> tuple[list[list[int]], int, str]:
         texts.append(prompt)
     cut = sum(p != each.prompt for p, each in zip(texts, planned.examples, strict=True))
     return rows, cut, texts[0]
+
+
+def _check_scores(planned: Planned) -> None:
+    """Refuses a score that could not be made in the end."""
+    for name in planned.task.scores:
+        score = lookup.find("bench.scores", name, "score")
+        if isinstance(score, HasNeeds):
+            score.check()
 
 
 def _check_lengths(planned: Planned, rows: Sequence[Sequence[int]]) -> None:

@@ -36,7 +36,6 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.session import Session
 from bench.summary import BASELINE, METHOD
-from bench.tasks.contract import PublicData
 from bench.training_output import trained_settings
 from bench.treatment import measuring_plan
 from bench.weights import Weights
@@ -91,7 +90,7 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
             columns=known,
             shapes={leg: asdict(shape) for leg, shape in shapes.items()},
             started_at=now_utc(),
-            data=_data(prepared),
+            data=prepared.about(),
         )
         with session.held():
             attempt.write_start(start)
@@ -110,16 +109,6 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
     row["speedup_promised_by_model"] = legs.predicted_speedup(prepared, row)
     with session.held():
         attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
-
-
-def _data(prepared: Prepared) -> dict[str, Any]:
-    """What was decoded, for a reader: where it came from, and the first prompt exactly."""
-    task, config = prepared.planned.task, prepared.planned.config
-    about = dict(task.about(config.task.split)) if isinstance(task, PublicData) else {}
-    return about | {
-        "first_prompt": prepared.first_prompt,
-        "first_prompt_ids": list(prepared.rows[0]),
-    }
 
 
 def _batches(

@@ -5,14 +5,11 @@ a batch is measured (``measure.py``).
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from bench import executed, lookup
 from bench.decoding import StopRule
 from bench.measure import Plan
 from bench.preparation import Prepared
-from bench.tasks.contract import PublicData, Verbatim
-from bench.text import until
 from methods.engine.drawing import Warp
 from methods.engine.sampling import Chooser, Greedy, Sampled
 from methods.registry import find_params
@@ -30,22 +27,13 @@ def measuring_plan(prepared: Prepared, tell: Callable[[str], None] = lambda text
         repeats=config.meter.repeats,
         warmups=config.meter.warmups,
         timed_batches=config.meter.timed_batches,
-        decode_text=None if prepared.planned.drawn else partial(_text, prepared),
+        decode_text=None if prepared.planned.drawn else prepared.scored_text,
         scores={name: lookup.find("bench.scores", name, "score") for name in scores},
         reference=prepared.planned.own_reference if lossless else None,
         profile=config.meter.profile,
         energy=config.meter.energy,
         execute=executed.executor(tell) if executed.wanted(prepared.planned.examples) else None,
     )
-
-
-def _text(prepared: Prepared, ids: Sequence[int]) -> str:
-    """What is scored: the text up to the first stop id or stop text."""
-    task = prepared.planned.task
-    stops = task.stops if isinstance(task, PublicData) else ()
-    if isinstance(task, Verbatim):
-        return until(prepared.text.verbatim(ids), stops)
-    return until(prepared.text.decode(ids), stops).strip()
 
 
 def _chooser(prepared: Prepared) -> Callable[[Sequence[int]], Chooser]:

@@ -83,7 +83,7 @@ def _reasons_to_skip(config, used):
 
 @pytest.fixture(scope="session")
 def published(pytestconfig):
-    """``published(name)``: the folder of a data set's published files; skips where there is none."""
+    """``published(name)``: the folder of a data set's files, as published; skips without one."""
 
     def find(name):
         given = pytestconfig.getoption("--data-dir")

@@ -8,7 +8,7 @@ other models.
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from huggingface_hub import try_to_load_from_cache
@@ -28,13 +28,15 @@ def check() -> None:
     Raises:
         InputError: naming what to install or to fetch.
     """
-    if find_spec("bert_score") is None:
+    try:
+        version("bert-score")
+    except PackageNotFoundError as error:
         raise InputError(
             "Score bert_f1 needs a package that is not installed",
-            got="no bert_score",
+            got=error,
             allowed="pip install 'skipbench[bertscore]', or scores without bert_f1",
             where="task.scores",
-        )
+        ) from error
     if not isinstance(try_to_load_from_cache(_MODEL, "config.json"), str):
         raise InputError(
             "Score bert_f1 needs a model that is not in the local cache",

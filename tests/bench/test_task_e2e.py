@@ -127,6 +127,6 @@ def test_the_record_tells_rows_from_distinct_inputs(tmp_path):
     task = _task(tmp_path)
     task.examples("validation")
     about = task.about("validation")
-    assert (about["rows"], about["distinct_prompts"]) == (3, 2)
+    assert (about["rows"], about["distinct_prompts"]) == (4, 2)
     assert about["source"] == str(tmp_path / "devset.csv")
     assert about["file_hash"].startswith("sha256:")

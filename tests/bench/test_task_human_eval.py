@@ -181,7 +181,7 @@ def test_a_run_executes_what_is_decoded_and_records_what_came_of_it(
 ):
     right = {len(p["prompt"]): p["canonical_solution"] for p in PROBLEMS}
     answers = iter([*right.values(), "    return None\n", PROBLEMS[1]["canonical_solution"]])
-    monkeypatch.setattr("bench.treatment._text", lambda prepared, ids: next(answers))
+    monkeypatch.setattr("bench.preparation.Prepared.scored_text", lambda self, ids: next(answers))
     more = ["task.allow_code_execution=true", "task.samples_per_problem=2", "decode.choose=sample"]
     attempt = run(configured(*command(folder, tmp_path / "runs", *more)))
     row, (batch,) = attempt.header().columns, attempt.batches()
