@@ -2,7 +2,7 @@
 
 Float32 and packed bfloat16: `dense` against transformers' generate; its share of the roofline that
 the read bandwidth of the same run gives; what batches gain; SkipDecode's speed-up over its promise;
-LayerSkip's at planted acceptance over its latency model, a pass over d + 1 tokens taken as measured.
+LayerSkip's at planted acceptance over its latency model, with a pass over d + 1 tokens as measured.
 Alternating legs, medians of paired ratios, prompt pass excluded. On 2 cores some 20 minutes and 12
 GB. Run: python tests/benchmarks/at_size.py [repeats]
 """

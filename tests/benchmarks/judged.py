@@ -1,4 +1,4 @@
-"""What benchmarks found: ratios, what they should reach, and whether that is judged on this machine.
+"""What benchmarks found: ratios, what they should reach, and whether that is judged here.
 
 Apart from the legs, so that one run of all benchmarks fills one table and one file. Not here: what
 is measured.
@@ -99,7 +99,9 @@ class Results:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(field.name for field in fields(Row))
             for row in self.rows:
-                cells = (f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(row))
+                cells = (
+                    f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(row)
+                )
                 writer.writerow(cells)
 
     def exit_code(self) -> int:

@@ -89,9 +89,7 @@ def engine(transformer: Transformer, rows: int, **changes: object) -> InferenceM
     """The inference form that a run of so many rows uses where the weights lie."""
     weight = transformer.embedding.weight
     attention = best_attention(weight.device.type, weight.dtype, rows)
-    options = Options(
-        weight.dtype, str(weight.device), packed=True, rows=rows, attention=attention
-    )
+    options = Options(weight.dtype, str(weight.device), packed=True, rows=rows, attention=attention)
     return InferenceModel(transformer, replace(options, **changes))
 
 
@@ -126,9 +124,7 @@ class Decode:
 
     def _pass(self, batch: Prompts, new_tokens: int) -> Decoded:
         rule = StopRule(new_tokens, ())
-        self.latest = decode(
-            self.method, self.model, batch, rule, self.chooser(), self.device
-        )
+        self.latest = decode(self.method, self.model, batch, rule, self.chooser(), self.device)
         return self.latest
 
     def flops(self) -> int:
