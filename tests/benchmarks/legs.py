@@ -27,6 +27,8 @@ from methods.registry import find_method, find_params
 NEW_TOKENS = 32
 CPU = torch.device("cpu")
 READ_BYTES = 2**30
+# Deviations of what is looked up; matrices have 1 / sqrt(inputs).
+_EMBEDDINGS = {"embedding.weight": 0.1, "position_embedding.weight": 1.0}
 
 
 def opt(num_layers: int, width: int, num_heads: int, vocab_size: int = 50272) -> Shape:
@@ -52,7 +54,11 @@ def opt(num_layers: int, width: int, num_heads: int, vocab_size: int = 50272) ->
 def drawn(
     shape: Shape, dtype: torch.dtype = torch.float32, device: torch.device = CPU
 ) -> Transformer:
-    """Random weights of the usual deviations, drawn cheaply where they lie."""
+    """Random weights, drawn cheaply where they lie, whose greedy ids do not repeat for ever.
+
+    As large as keeps a layer's output near its input's size; an OPT's usual ones are so small that
+    it says one token again and again, and equal ids would show nothing.
+    """
     with torch.device("meta"):
         transformer = Transformer(shape)
     transformer = transformer.to(dtype).to_empty(device=device)
@@ -61,10 +67,12 @@ def drawn(
         if parameter.dim() < 2:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
-        width = 0.02 * 3**0.5
-        if name.endswith(("out.weight", "down.weight")):
-            width /= (2 * shape.num_layers) ** 0.5
+        deviation = _EMBEDDINGS.get(name, parameter.shape[1] ** -0.5)
+        width = 3**0.5 * deviation
         parameter.uniform_(-width, width, generator=draw)
+        if name.endswith("down.weight"):
+            # What a ReLU lets through has a mean, which would drown the token.
+            parameter.sub_(parameter.mean(dim=1, keepdim=True))
     return transformer
 
 
