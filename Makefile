@@ -33,7 +33,7 @@ readme: setup  ## runs the commands that README.md shows
 	.ci/readme README.md
 
 benchmark: setup  ## is the engine fast? results/benchmarks.csv; fails if not (under 25 minutes on 2 cores)
-	OMP_NUM_THREADS=2 PYTHONPATH=. $(PY) tests/benchmarks/all_benchmarks.py $(ARGS)
+	PYTHONPATH=. $(PY) tests/benchmarks/all_benchmarks.py $(ARGS)
 
 # Without setup: a machine with a GPU may have torch and transformers alone.
 gpu-check:  ## the suite on this GPU, in 8 minutes; writes results/published/gpu_check.csv

@@ -30,7 +30,7 @@ VARIANTS: tuple[Mapping[str, object], ...] = (
     {"cuda_graphs": True},
     {"compiled": True, "cuda_graphs": True},
 )
-# In float32 two kernels part at a near tie, hardly one id of 1,000, which costs the rest of its row;
+# In float32 two kernels part at a near tie, hardly an id of 1,000, which costs the rest of its row;
 # a fault parts nearly all of them. In 16 bits nothing is demanded.
 LEAST_EQUAL = 0.9
 # A wait more than decided on is wrong: none, but one a round where drafts are verified, and one at
