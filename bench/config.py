@@ -124,11 +124,12 @@ class MeterConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How weights are held."""
+    """How weights are held, and how long rows."""
 
     dtype: Literal["float32", "bfloat16", "float16"]
     packed: Literal["auto", "on", "off"]
     attention: Literal["auto", "sdpa", "products"]
+    drop_finished: bool
 
 
 @dataclass(frozen=True, slots=True)

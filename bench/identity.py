@@ -20,6 +20,7 @@ ADDED_LATER: Mapping[str, Any] = {
     "meter.energy": False,
     "decode.sample": None,
     "engine.attention": "auto",
+    "engine.drop_finished": False,
     "method.mode": "skip",
 }
 
@@ -73,6 +74,7 @@ def identity(
             "dtype": engine.dtype,
             "packed": engine.packed,
             "attention": engine.attention,
+            "drop_finished": engine.drop_finished,
         },
         "gpu": device,
         "seed": config.seed,
