@@ -208,13 +208,7 @@ def counted(
 ) -> Decoded:
     """Cuts every row behind its stop and counts what is kept.
 
-    Args:
-        rounds: the first one is of all rows.
-        rule: where rows are cut.
-        ledger: of the same rounds.
-        watch: stopped.
-        chooser: that chose the ids.
-        held: the batch's rows that each round is of; None for all.
+    ``held`` are the batch's rows that each round is of; None for all of them.
     """
     counts = [_per_row(r.counts, r.ids.shape[1], len(r.ids)) for r in rounds]
     given = [r.ids.tolist() for r in rounds]
