@@ -21,6 +21,7 @@ _STUDIES = re.compile(r"\+{0,2}study=.*[,\[].*")
 # What Hydra reads as a value, and so refuses without naming the group.
 _VALUE = re.compile(r"\+{0,2}([a-z]\w*)=(-?\d+(\.\d*)?|true|false)", re.IGNORECASE)
 _SWEEP_FLAGS = {"-m", "--multirun"}
+_CLUSTER = "hydra/launcher=slurm"
 
 
 def arguments(given: Sequence[str]) -> list[str]:
@@ -40,7 +41,15 @@ def arguments(given: Sequence[str]) -> list[str]:
             )
     for argument in given:
         _check_one_choice(argument)
-    return [f"++{argument}" if _is_setting(argument) else argument for argument in given]
+    return [word for argument in given for word in _for_hydra(argument)]
+
+
+def _for_hydra(argument: str) -> list[str]:
+    """One argument as Hydra gets it."""
+    if argument == _CLUSTER:
+        # Hydra asks launchers only for sweeps: without -m it would run the one job here.
+        return [argument, "hydra.mode=MULTIRUN"]
+    return [f"++{argument}" if _is_setting(argument) else argument]
 
 
 def _check_one_choice(argument: str) -> None:

@@ -129,6 +129,8 @@ class EngineConfig:
     dtype: Literal["float32", "bfloat16", "float16"]
     packed: Literal["auto", "on", "off"]
     attention: Literal["auto", "sdpa", "products"]
+    compile: bool
+    cuda_graphs: bool
     drop_finished: bool
 
 

@@ -19,7 +19,7 @@ from bench.meters.device import AnyDevice
 from bench.schema import Speculation
 from methods.contract import Limits, LiveRows, Method, Round
 from methods.engine.cache import Prompts
-from methods.engine.dropping import Kept, select, worthwhile
+from methods.engine.dropping import Kept, select, staying
 from methods.engine.inference import InferenceModel
 from methods.engine.ledger import Ledger, Sums, Traffic
 from methods.engine.sampling import Chooser
@@ -117,8 +117,8 @@ class Stops:
 
     def _drop(self, ended: Collection[int], finished: Tensor) -> None:
         """Lets go of rows known to have ended, once they are enough."""
-        going = [at for at, row in enumerate(self.held) if row not in ended]
-        if not worthwhile(len(going), len(self.held)):
+        going = staying([row in ended for row in self.held])
+        if len(going) == len(self.held):
             return
         self.held = select(self.held, going)
         self._finished = select(finished, going)

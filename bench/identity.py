@@ -20,6 +20,8 @@ ADDED_LATER: Mapping[str, Any] = {
     "meter.energy": False,
     "decode.sample": None,
     "engine.attention": "auto",
+    "engine.compile": False,
+    "engine.cuda_graphs": False,
     "engine.drop_finished": False,
     "method.mode": "skip",
 }
@@ -74,6 +76,8 @@ def identity(
             "dtype": engine.dtype,
             "packed": engine.packed,
             "attention": engine.attention,
+            "compile": engine.compile,
+            "cuda_graphs": engine.cuda_graphs,
             "drop_finished": engine.drop_finished,
         },
         "gpu": device,

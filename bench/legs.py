@@ -5,8 +5,8 @@ together. Not here: which weights a leg has (``planning.py``), how legs are meas
 (``measure.py``).
 """
 
+import shutil
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -31,6 +31,9 @@ from methods.engine.hf import HfModel
 from methods.engine.inference import InferenceModel
 from methods.engine.transformer import Transformer
 from methods.registry import find_method, find_params
+
+# What the compiler of blocks looks for on a CPU.
+COMPILERS = ("g++", "clang++")
 
 
 def runners(prepared: Prepared, held: dict[Hashable, Any] | None = None) -> Mapping[str, Runner]:
@@ -129,13 +132,14 @@ def _packs(prepared: Prepared) -> bool:
         InputError: if that is demanded where it is not to be had.
     """
     engine = prepared.planned.config.engine
-    can = prepared.device.type == "cpu" and engine.dtype in ("float32", "bfloat16")
+    kind = prepared.device.type
+    can = kind == "cpu" and engine.dtype in ("float32", "bfloat16") and not engine.compile
     if engine.packed == "on" and not can:
         raise InputError(
             "Packed weights are not to be had here",
-            got=f"{prepared.device.type}, {engine.dtype}",
-            allowed="a CPU with float32 or bfloat16",
-            where="engine.packed",
+            got=f"{kind}, {engine.dtype}, engine.compile={str(engine.compile).lower()}",
+            allowed="a CPU with float32 or bfloat16, blocks not compiled",
+            where="engine.packed, engine.compile",
         )
     return can and engine.packed != "off"
 
@@ -149,8 +153,10 @@ def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
 
 def _peer_form(prepared: Prepared, weights: Weights) -> HfModel:
     """As the library holds it: of the engine's options, dtype and device alone apply."""
-    options = replace(_options(prepared), packed=False, rows=1)
-    return models.load_peer(weights, options)
+    options = _options(prepared)
+    return models.load_peer(
+        weights, Options(dtype=options.dtype, device=options.device, packed=False)
+    )
 
 
 def _held_as(prepared: Prepared, engine: str, weights: Weights) -> Hashable:
@@ -168,7 +174,43 @@ def _options(prepared: Prepared) -> Options:
         # Of what is not laid out by it, the rows make no other model.
         rows=config.meter.batch_size if packed else 1,
         attention=_attention(prepared),
+        compiled=_compiles(prepared),
+        cuda_graphs=_records(prepared),
     )
+
+
+def _compiles(prepared: Prepared) -> bool:
+    """Whether blocks are compiled.
+
+    Raises:
+        InputError: if that is demanded of a CPU without a C++ compiler.
+    """
+    wanted = prepared.planned.config.engine.compile
+    if wanted and prepared.device.type == "cpu" and not any(map(shutil.which, COMPILERS)):
+        raise InputError(
+            "Blocks cannot be compiled here",
+            got="no C++ compiler",
+            allowed=" or ".join(COMPILERS),
+            where="engine.compile",
+        )
+    return wanted
+
+
+def _records(prepared: Prepared) -> bool:
+    """Whether blocks are recorded as CUDA graphs.
+
+    Raises:
+        InputError: if that is demanded of another device.
+    """
+    wanted = prepared.planned.config.engine.cuda_graphs
+    if wanted and prepared.device.type != "cuda":
+        raise InputError(
+            "CUDA graphs are not to be had here",
+            got=prepared.device.type,
+            allowed="a CUDA device",
+            where="engine.cuda_graphs, gpu",
+        )
+    return wanted
 
 
 def _attention(prepared: Prepared) -> Literal["sdpa", "products"]:

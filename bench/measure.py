@@ -204,15 +204,20 @@ class Measurer:
 
     def _decode(self, name: str, prompts: Prompts, *, every_round: bool = False) -> Decoded:
         runner, plan = self.runners[name], self.plan
-        return runner.decode(
-            runner.method,
-            runner.model,
-            prompts,
-            plan.rule,
-            plan.chooser(self._numbers),
-            self.device,
-            every_round=every_round,
-        )
+        while True:
+            made = runner.model.forms_made
+            found = runner.decode(
+                runner.method,
+                runner.model,
+                prompts,
+                plan.rule,
+                plan.chooser(self._numbers),
+                self.device,
+                every_round=every_round,
+            )
+            # What is compiled is made once, for all later batches: no part of any one's time.
+            if runner.model.forms_made == made:
+                return found
 
     def _check_finite(self, name: str, decoded: Decoded, examples: Sequence[Example]) -> None:
         if decoded.non_finite_rows:

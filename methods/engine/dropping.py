@@ -12,16 +12,32 @@ from torch import Tensor
 
 from methods.engine.cache import KVCache, index_of
 
-# Rows are let go of once the live ones are at most this share of those held. What is copied over a
-# whole decode is then at most three caches, and of up to four rows each leaves when it is finished.
-SHARE = 0.75
-
 Item = TypeVar("Item")
 
 
-def worthwhile(live: int, held: int) -> bool:
-    """Whether so few of the held rows are live that copying what is held of these pays."""
-    return live <= SHARE * held
+def staying(finished: Sequence[bool]) -> list[int]:
+    """Which of the held rows stay, ascending: the live ones, and others up to the next size.
+
+    Sizes are 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on: so what is copied over a whole decode is less
+    than three caches, and kernels meet few numbers of rows.
+
+    Args:
+        finished: of each held row, whether it is known to be.
+    """
+    live = sum(not ended for ended in finished)
+    spare = size(live) - live
+    rows = []
+    for row, ended in enumerate(finished):
+        spare -= ended
+        if not ended or spare >= 0:
+            rows.append(row)
+    return rows
+
+
+def size(rows: int) -> int:
+    """The least power of two, or one and a half of it, that is not below ``rows``."""
+    power = 1 << (rows - 1).bit_length()
+    return power * 3 // 4 if rows <= power * 3 // 4 else power
 
 
 @overload

@@ -74,40 +74,41 @@ def plain(sent):
     ]
 
 
-ALL = [0, 1, 2, 3, 4]
+ALL = [0, 1, 2, 3, 4, 5]
 IDS = [
     [10, EOS],
     [11, 11, 11, 11, 11, EOS],
     [12, 12, 12, EOS],
     [13, 13, EOS],
     [14, 14, 14, 14, EOS],
+    [15, 15, 15, 15, EOS],
 ]
-# What rows 0 to 3 keep behind the prompt's token, each times its own keys.
-REQUIRED = Sums(11, 1 * 1 + 5 * 10 + 3 * 100 + 2 * 1000, 11)
+# What all rows but 4 keep behind the prompt's token, each times its own keys.
+REQUIRED = Sums(15, 1 * 1 + 5 * 10 + 3 * 100 + 2 * 1000 + 4 * 100000, 15)
 
 
-def test_rows_leave_once_a_quarter_is_finished_and_are_counted_as_what_they_are():
+def test_rows_leave_once_they_are_enough_and_are_counted_as_what_they_are():
     script = [
         each(ALL),
         each(ALL, 0),
-        # One of five was not enough, two are; then one of three is.
+        # One of six was not enough, two are; then one of four is.
         each(ALL, 0, 3),
-        each([1, 2, 4], 2),
-        each([1, 4], 4),
+        each([1, 2, 4, 5], 2),
+        each([1, 4, 5], 4, 5),
         each([1], 1),
     ]
     found, sent, told = run(script, StopRule(9, (EOS,), drop_finished=True))
     assert found.ids == IDS
     assert found.layers == [[1 + row] * len(ids) for row, ids in enumerate(IDS)]
     assert plain(sent) == [
-        [True] * 5,
-        [False, True, True, True, True],
-        ((1, 2, 4), [True] * 3),
-        ((0, 2), [True] * 2),
+        [True] * 6,
+        [False, True, True, True, True, True],
+        ((1, 2, 4, 5), [True] * 4),
+        ((0, 2, 3), [True] * 3),
         ((0,), [True]),
     ]
-    assert told == [[1, 2, 4], [0, 2], [0]]
-    ran = 5 + 5 + 3 + 2 + 1
+    assert told == [[1, 2, 4, 5], [0, 2, 3], [0]]
+    ran = 6 + 6 + 4 + 3 + 1
     assert found.decode_executed == Sums(ran, KEYS * ran, ran)
     assert found.decode_required == REQUIRED
 
@@ -119,28 +120,28 @@ def test_what_is_known_a_round_late_is_known_of_the_rows_of_that_round():
         each(ALL, 3),
         each(ALL, 2),
         # Told here that rows 0 and 3 are finished; row 2 is known only when they have left.
-        each([1, 2, 4], 4),
-        each([1, 4], 1),
+        each([1, 2, 4, 5], 4, 5),
+        each([1, 4, 5], 1),
         each([1]),
     ]
     found, sent, told = run(script, StopRule(9, (EOS,), drop_finished=True), LateDevice())
     assert found.ids == IDS
     assert plain(sent)[3:] == [
-        ((1, 2, 4), [True, False, True]),
-        ((0, 2), [True, False]),
+        ((1, 2, 4, 5), [True, False, True, True]),
+        ((0, 2, 3), [True, False, False]),
         ((0,), [False]),
     ]
-    assert told == [[1, 2, 4], [0, 2], [0]]
-    ran = 5 + 5 + 5 + 3 + 2 + 1
+    assert told == [[1, 2, 4, 5], [0, 2, 3], [0]]
+    ran = 6 + 6 + 6 + 4 + 3 + 1
     assert found.decode_executed == Sums(ran, KEYS * ran, ran)
     assert found.decode_required == REQUIRED
 
 
 def test_without_the_option_nobody_leaves():
-    script = [each(ALL), each(ALL, 0, 1, 2, 3), each(ALL), each(ALL, 4)]
+    script = [each(ALL), each(ALL, 0, 1, 2, 3), each(ALL), each(ALL, 4, 5)]
     found, sent, told = run(script, StopRule(9, (EOS,)))
     assert found.ids[4] == [14, 14, 14, EOS]
-    assert plain(sent)[1:] == [[False] * 4 + [True]] * 2
+    assert plain(sent)[1:] == [[False] * 4 + [True] * 2] * 2
     assert told == []
 
 

@@ -12,7 +12,7 @@ from bench.meters.device import CpuDevice
 from methods.engine.bound import Options
 from methods.engine.cache import Prompts
 from methods.engine.drawing import Warp
-from methods.engine.dropping import worthwhile
+from methods.engine.dropping import size, staying
 from methods.engine.inference import InferenceModel
 from methods.engine.sampling import Greedy, Sampled
 from methods.registry import find_params, method_names
@@ -26,7 +26,7 @@ CASES = {name: (name, {}) for name in METHODS} | {
     "calm as one batch": ("calm", {"threshold": 0.02, "batch_policy": "all"}),
     "layerskip that stops drafting": ("layerskip", {"exit_layer": 3, "stop_confidence": 0.3}),
 }
-LENGTHS, NEW, LAYERS = [3, 9, 1, 6, 4], 12, 6
+LENGTHS, NEW, LAYERS = [3, 9, 1, 6, 4, 2, 5], 12, 6
 MODELS = ["an OPT", "a Llama with scaled rotary positions and a tied head"]
 CHOOSERS = {
     "greedy": lambda rows: Greedy(),
@@ -124,7 +124,7 @@ def test_what_the_dense_model_runs_is_a_sum_by_hand(decoded, transformer, option
     rows = pairs = 0
     for made in range(1, max(ends)):
         live = sum(end > made for end in ends)
-        held = live if live <= 0.75 * held else held
+        held = min(held, next(each for each in (1, 2, 3, 4, 6, 8) if each >= live))
         rows += held
         # Shared slots: those of the longest prompt, and one a step; in buckets, the whole ones.
         keys = max(LENGTHS) + made
@@ -205,6 +205,16 @@ def test_the_host_reads_no_more_often_for_rows_that_leave(decoded):
     assert len(reads[0]) > len(LENGTHS)
 
 
-def test_rows_leave_once_a_quarter_is_finished():
-    assert [worthwhile(live, 32) for live in (32, 25, 24, 1)] == [False, False, True, True]
-    assert [worthwhile(held - 1, held) for held in (5, 4, 3, 2)] == [False, True, True, True]
+def test_batches_shrink_to_a_few_sizes_and_keep_finished_rows_to_fill_one():
+    sizes = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48]
+    assert [size(rows) for rows in range(1, 49)] == [
+        next(each for each in sizes if each >= rows) for rows in range(1, 49)
+    ]
+    for rows, finished, stay in [
+        (5, {0}, [1, 2, 3, 4]),
+        (6, {0}, [0, 1, 2, 3, 4, 5]),
+        (7, {1, 6}, [0, 1, 2, 3, 4, 5]),
+        (10, {0, 1, 7}, [0, 2, 3, 4, 5, 6, 8, 9]),
+        (4, {0, 2, 3}, [1]),
+    ]:
+        assert staying([row in finished for row in range(rows)]) == stay
