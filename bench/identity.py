@@ -22,6 +22,7 @@ ADDED_LATER: Mapping[str, Any] = {
     "engine.attention": "auto",
     "engine.compile": False,
     "engine.cuda_graphs": False,
+    "engine.drop_finished": False,
     "method.mode": "skip",
 }
 
@@ -77,6 +78,7 @@ def identity(
             "attention": engine.attention,
             "compile": engine.compile,
             "cuda_graphs": engine.cuda_graphs,
+            "drop_finished": engine.drop_finished,
         },
         "gpu": device,
         "seed": config.seed,

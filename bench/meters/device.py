@@ -24,9 +24,9 @@ class CpuDevice:
         """Host time is device time."""
         return None
 
-    def read_back(self, value: Tensor) -> Callable[[], bool]:
-        """A boolean tensor's value, when asked for."""
-        return lambda: bool(value)
+    def read_back(self, values: Tensor) -> Callable[[], list[bool]]:
+        """The values of a boolean tensor, (B,), when asked for."""
+        return values.tolist
 
     def peak_memory_bytes(self) -> int | None:
         """Not known of one leg on a host."""
@@ -55,15 +55,16 @@ class CudaDevice:
         before, self._last = self._last, event
         return lambda: 0.0 if before is None else before.elapsed_time(event) / 1000.0
 
-    def read_back(self, value: Tensor) -> Callable[[], bool]:
+    def read_back(self, values: Tensor) -> Callable[[], list[bool]]:
         """Copies asynchronously; the function waits for that copy alone, not for later kernels."""
-        host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-        host.copy_(value, non_blocking=True)
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
         event = _event(timing=False)
 
-        def read() -> bool:
+        def read() -> list[bool]:
             event.synchronize()
-            return bool(host)
+            found: list[bool] = host.tolist()
+            return found
 
         return read
 
