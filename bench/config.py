@@ -22,7 +22,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # The reference that speed-ups and quality are measured against.
 DENSE = "dense"
 Action = Literal[
-    "run", "plan", "check", "calibrate", "list", "prefetch", "pin", "doctor", "profile-gpu"
+    "run",
+    "plan",
+    "check",
+    "calibrate",
+    "list",
+    "prefetch",
+    "pin",
+    "doctor",
+    "profile-gpu",
+    "export-wandb",
+    "sync",
 ]
 
 
@@ -129,9 +139,20 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
-    """Where runs are tracked, beside their own records."""
+    """Whether and as what runs are handed to W&B, beside their own records."""
 
-    name: Literal["off"]
+    name: Literal["offline", "online", "off"]
+    project: str | None
+    entity: str | None
+    group: str | None
+    tags: tuple[str, ...]
+    notes: str | None
+    sample: int
+    artifacts: bool
+    wait_s: int
+    runs: tuple[str, ...]
+    agent_sweep_id: str | None
+    agent_run_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

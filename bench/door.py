@@ -33,7 +33,7 @@ USAGE_EXIT, INVALID_EXIT, INTERRUPTED_EXIT = 2, 1, 130
 _HELP_FLAGS = {"-h", "--help"}
 _ACTIONS: tuple[str, ...] = get_args(Action)
 # These look at files, folders and devices, not at one method's run.
-_WITHOUT_METHOD = {"list", "prefetch", "pin", "doctor", "profile-gpu"}
+_WITHOUT_METHOD = {"list", "prefetch", "pin", "doctor", "profile-gpu", "export-wandb", "sync"}
 _MISSING = "???"
 
 
@@ -216,10 +216,15 @@ def _act(config: RunConfig) -> None:
         from bench.report import show_if_done
 
         planned = plan(config)
-        if show_if_done(planned) is None:
+        shown = show_if_done(planned)
+        if shown is None:
             from bench.run import make
 
             make(planned)
+        else:
+            from bench.tracking import catch_up
+
+            catch_up([shown], config)
     elif config.action == "list":
         print(usage.listing())
     elif config.action == "check":
@@ -230,6 +235,8 @@ def _act(config: RunConfig) -> None:
         from bench.doctor import show
 
         sys.exit(show(Path(config.results_dir)))
+    elif config.action in ("export-wandb", "sync"):
+        _hand_over(config)
     elif config.action == "plan":
         from bench.actions import show_plan
 
@@ -246,6 +253,12 @@ def _act(config: RunConfig) -> None:
         from bench.actions import pin
 
         pin(config)
+
+
+def _hand_over(config: RunConfig) -> None:
+    from bench import tracking_actions
+
+    (tracking_actions.sync if config.action == "sync" else tracking_actions.export)(config)
 
 
 def _train(config: RunConfig) -> None:

@@ -22,8 +22,9 @@ _AT_LEAST_ONE = (
     "train.accumulate",
     "train.save_every_steps",
     "calibrate.limit",
+    "tracking.wait_s",
 )
-_NOT_NEGATIVE = ("meter.warmups", "train.warmup_steps", "seed", "train.seed")
+_NOT_NEGATIVE = ("meter.warmups", "train.warmup_steps", "seed", "train.seed", "tracking.sample")
 _ABOVE_ZERO = (
     "meter.margin",
     "decode.temperature",

@@ -23,6 +23,7 @@ from bench import (
     store,
     summary,
     surroundings,
+    tracking,
 )
 from bench.config import DENSE, RunConfig
 from bench.decoding import StopRule
@@ -48,24 +49,30 @@ def run(config: RunConfig) -> store.Attempt:
         SkipbenchError: for anything that cannot be run; nothing that was recorded is lost.
     """
     planned = plan(config)
-    return report.show_if_done(planned) or make(planned)
+    shown = report.show_if_done(planned)
+    if shown is None:
+        return make(planned)
+    tracking.catch_up([shown], config)
+    return shown
 
 
 def make(planned: Planned) -> store.Attempt:
     """Makes a run that is not done, from where it was stopped; prints the table."""
     config = planned.config
     attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
-    prepared = prepare(planned)
-    with attempt.claim(), log.to_file(attempt.log, debug=config.verbosity == "debug"):
-        try:
-            _measure(prepared, attempt)
-        except BaseException as error:
-            log.LOG.exception("ended by %s", type(error).__name__)
-            # A run that was stopped is no failure: the same command goes on with it.
-            if isinstance(error, Exception):
-                attempt.write_failure(traceback.format_exc())
-            raise
-    report.show(attempt, config)
+    with tracking.beside(attempt, config) as settle:
+        prepared = prepare(planned)
+        with attempt.claim(), log.to_file(attempt.log, debug=config.verbosity == "debug"):
+            try:
+                settle()
+                _measure(prepared, attempt)
+            except BaseException as error:
+                log.LOG.exception("ended by %s", type(error).__name__)
+                # A run that was stopped is no failure: the same command goes on with it.
+                if isinstance(error, Exception):
+                    attempt.write_failure(traceback.format_exc())
+                raise
+        report.show(attempt, config)
     return attempt
 
 

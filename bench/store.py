@@ -25,6 +25,8 @@ from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start, ba
 START, SEGMENTS, BATCHES = "start.json", "segments.jsonl", "batches.jsonl"
 HEADER = "header.json"
 FAILURE, LOCK, LOG = "failure.txt", "lock", "log.txt"
+# A folder: what W&B writes (``wandb_files.py``).
+WANDB = "wandb"
 
 Status = Literal["done", "running", "stopped", "failed"]
 _T = TypeVar("_T")

@@ -21,6 +21,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from bench import jobs as listing
+from bench import tracking
 from bench.config import RunConfig
 from bench.errors import InputError, InvalidRunError, SkipbenchError
 from bench.jobs import DONE, FAILED, NOT_STARTED, RUNNING, TWICE, Job
@@ -68,6 +69,8 @@ class Launcher(HydraLauncher):
         """Takes what Hydra hands over."""
         self.work: Work = task_function  # type: ignore[assignment]  # the door's object
         self.composer = Composer(hydra_context.config_loader, config)
+        # As typed: the runs of a sweep belong together under it.
+        self.sweep = " ".join(word.lstrip("+") for word in config.hydra.overrides.task)
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -114,6 +117,7 @@ class Launcher(HydraLauncher):
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise self.work.in_words(error) from error
         config = self.work.bind(values)
+        config = replace(config, tracking=tracking.of_sweep(config.tracking, self.sweep))
         job = Job(label, config)
         if config.action in ("run", "plan"):
             job.run_id = self.work.plan(config)
@@ -135,6 +139,7 @@ class Launcher(HydraLauncher):
         if twice:
             board.say(f"left out, the same run as another job: {twice} of {len(jobs)}")
         open_jobs = [job for job in jobs if job.status not in (LEFT_OUT, TWICE)]
+        _catch_up([job for job in jobs if job.status == LEFT_OUT])
         with board:
             self.start(open_jobs, board)
 
@@ -183,6 +188,13 @@ class LocalLauncher(Launcher):
         # What a failed run held must not fill the memory of the next one.
         gc.collect()
         board.end(job)
+
+
+def _catch_up(jobs: Sequence[Job]) -> None:
+    """Hands over what ended without: killed at its end, or without a W&B that worked."""
+    attempts = [attempt for job in jobs if (attempt := job.attempt())]
+    if attempts:
+        tracking.catch_up(attempts, jobs[0].config)
 
 
 def _keep_traceback(job: Job, error: Exception) -> None:

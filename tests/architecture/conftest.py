@@ -42,6 +42,14 @@ LIGHT_BENCH = frozenset(
         "bench.summary",
         "bench.surroundings",
         "bench.usage",
+        "bench.tracked",
+        "bench.tracking",
+        "bench.tracking_actions",
+        "bench.wandb_channel",
+        "bench.wandb_files",
+        "bench.wandb_jobs",
+        "bench.wandb_process",
+        "bench.wandb_sync",
         "bench.weights",
     }
 )

@@ -1,0 +1,185 @@
+"""When runs are handed to W&B: at their end, or at a later start that finds them ended.
+
+Apart, because the records are the truth and W&B is a copy: nothing that goes wrong here ends a run,
+changes its exit code or its records; it is one warning, and made up for later. Free of wandb and
+torch. Not here: what W&B is shown (``tracked.py``), the processes that speak to it
+(``wandb_process.py``), uploads (``wandb_sync.py``).
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from bench import log, report, wandb_files, wandb_jobs, wandb_sync
+from bench.config import RunConfig, TrackingConfig
+from bench.errors import SkipbenchError
+from bench.identity import digest
+from bench.store import Attempt
+from bench.wandb_process import WandbError, WandbProcess, Writer
+
+LIVE = "bench.wandb_live"
+# What may go wrong between the records and W&B.
+FAULTS = (WandbError, SkipbenchError, OSError, ValueError)
+# An attempt that stopped goes on: only one of these has ended.
+_ENDED = ("done", "failed")
+# W&B takes no more characters.
+_GROUP_LENGTH = 128
+# Seconds to say that a run stopped: before a requeue there is little time.
+_STOP_S = 15.0
+
+
+@contextmanager
+def beside(attempt: Attempt, config: RunConfig) -> Iterator[Callable[[], None]]:
+    """Follows an attempt that is being made, and hands it over when it has ended, however it does.
+
+    Yields:
+        To be called before anything is timed: waits until what this has started sleeps.
+    """
+    if config.tracking.name == "off":
+        yield lambda: None
+        return
+    with Writer(config.tracking.wait_s) as writer:
+        if config.tracking.name == "online":
+            live = _Live(attempt, config)
+            try:
+                yield lambda: None
+            finally:
+                live.end()
+                _hand_over([attempt], config, writer)
+            return
+        writer.start()
+        try:
+            yield writer.settle
+        finally:
+            _hand_over([attempt], config, writer)
+
+
+def catch_up(attempts: Sequence[Attempt], config: RunConfig) -> None:
+    """Hands over attempts that ended without: killed at their end, or without a W&B that worked."""
+    if config.tracking.name != "off":
+        with Writer(config.tracking.wait_s) as writer:
+            _hand_over(attempts, config, writer)
+
+
+def of_sweep(config: TrackingConfig, sweep: str) -> TrackingConfig:
+    """The same for one of several runs: grouped by the sweep's own words, under its own id.
+
+    The same command gives the same group, so that a sweep that goes on stays one.
+    """
+    group = config.group or sweep
+    if len(group) > _GROUP_LENGTH:
+        group = f"{group[: _GROUP_LENGTH - 13]} {digest({'sweep': group})}"
+    # An agent of W&B has an id for one run.
+    return replace(config, group=group or None, agent_run_id=None, agent_sweep_id=None)
+
+
+def built(
+    attempts: Sequence[Attempt], config: RunConfig, writer: Writer, *, again: bool = False
+) -> tuple[int, list[str]]:
+    """Builds W&B runs of attempts.
+
+    Args:
+        attempts: in any state; those that a process works on are left out.
+        config: as what.
+        writer: that builds them.
+        again: also those that are there already.
+
+    Returns:
+        How many were built, and what went wrong, one text each.
+    """
+    count, faults = 0, []
+    for attempt in attempts:
+        try:
+            if attempt.status() == "running" or attempt.start() is None:
+                continue
+            wanted = wandb_jobs.destination(config.tracking)
+            if again or not wandb_files.is_current(attempt, wanted):
+                made = writer.build(wandb_jobs.job(attempt, config.tracking))
+                count += made is not None
+                log.LOG.info("W&B run: %s", made)
+        except FAULTS as error:
+            faults.append(str(error).splitlines()[0] or type(error).__name__)
+    return count, faults
+
+
+def warn(text: str) -> None:
+    """Tells a warning, whatever the verbosity; the same one only once."""
+    log.LOG.warning(text)
+    _tell(text)
+
+
+@cache
+def _tell(text: str) -> None:
+    sys.stderr.write(f"warning: {text}\n")
+    sys.stderr.flush()
+
+
+def _hand_over(attempts: Sequence[Attempt], config: RunConfig, writer: Writer) -> None:
+    """Builds, and uploads where that is wanted, what has ended; tells what went wrong."""
+    try:
+        ended = [each for each in attempts if each.status() in _ENDED]
+    except SkipbenchError as error:
+        warn(_made_up_for(str(error).splitlines()[0], "export-wandb", config))
+        return
+    count, faults = built(ended, config, writer)
+    for fault in faults:
+        warn(_made_up_for(fault, "export-wandb", config))
+    if count:
+        how = (
+            "is uploaded"
+            if config.tracking.name == "online"
+            else "python -m bench action=sync uploads it"
+        )
+        found = [str(folder) for each in ended if (folder := wandb_files.offline_run(each))]
+        what = found[0] if len(found) == 1 else f"{count} runs"
+        report.say(f"W&B: {what} ({how})", config.verbosity)
+    if config.tracking.name == "online" and not faults:
+        for fault in wandb_sync.upload(ended, config.tracking).faults:
+            warn(_made_up_for(fault, "sync", config))
+
+
+def _made_up_for(fault: str, action: str, config: RunConfig) -> str:
+    return (
+        f"W&B does not have all of this: {fault}\n"
+        f"  the records are not affected; python -m bench action={action} "
+        f"results_dir={config.results_dir} makes up for it; tracking=off does without W&B"
+    )
+
+
+class _Live:
+    """The process that shows a run while it goes on, as well as it can."""
+
+    def __init__(self, attempt: Attempt, config: RunConfig) -> None:
+        self._attempt, self._tracking = attempt, config.tracking
+        self._process: WandbProcess | None = None
+        try:
+            self._process = WandbProcess(LIVE, config.tracking.wait_s)
+            self._process.say(wandb_jobs.job(attempt, config.tracking) | {"references": {}})
+        except FAULTS as error:
+            self._give_up(error)
+
+    def end(self) -> None:
+        """Tells it how the run ended; what W&B then lacks is made up for from the records."""
+        if self._process is None:
+            return
+        try:
+            status = self._attempt.status()
+            job: dict[str, Any] = wandb_jobs.job(self._attempt, self._tracking)
+            self._process.say({"status": status, "job": job})
+            self._process.answer(_STOP_S if status == "stopped" else None)
+        except FAULTS as error:
+            self._give_up(error)
+        finally:
+            self._close()
+
+    def _give_up(self, error: Exception) -> None:
+        log.LOG.warning("W&B does not show this run live: %s", error)
+        self._close()
+
+    def _close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None

@@ -1,0 +1,112 @@
+"""The files of W&B in an attempt's folder, and the mark that says which records they were made of.
+
+Apart, because a W&B run is there or it is not: only the mark, written last, counts. Free of wandb
+and torch. Not here: what writes them (``wandb_writer.py``, ``wandb_live.py``).
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import disk, store
+from bench.store import Attempt
+
+LOCK = "lock"
+_MARK = "handed-over.json"
+# What W&B names the folder of one run by, and what it leaves beside a file that was uploaded.
+_RUN_FOLDERS, _UPLOADED = "*run-*", ".synced"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What was handed to W&B, and as what.
+
+    Attributes:
+        status: of the attempt at that time.
+        recorded_bytes: of its batches at that time.
+        project: of W&B.
+        entity: of W&B; None for the account's own.
+        folder: of the offline run, beside this file; None for a run that went through online.
+    """
+
+    status: str
+    recorded_bytes: int
+    project: str
+    entity: str | None
+    folder: str | None
+
+
+def folder_of(attempt: Attempt) -> Path:
+    """Where the files of W&B lie."""
+    return attempt.folder / store.WANDB
+
+
+def state(attempt: Attempt) -> dict[str, Any]:
+    """What a mark must agree with."""
+    batches = attempt.folder / store.BATCHES
+    with disk.reading(batches):
+        size = batches.stat().st_size if batches.exists() else 0
+    return {"status": attempt.status(), "recorded_bytes": size}
+
+
+def mark(attempt: Attempt) -> Mark | None:
+    """The mark; None if there is none that can be understood."""
+    data = disk.content(folder_of(attempt) / _MARK)
+    try:
+        return None if data is None else Mark(**json.loads(data))
+    except (TypeError, ValueError):
+        return None
+
+
+def write_mark(attempt: Attempt, found: Mark) -> None:
+    """Written last: all of the W&B run is there."""
+    data = json.dumps(asdict(found), indent=1) + "\n"
+    disk.replace(folder_of(attempt) / _MARK, data.encode())
+
+
+def is_current(attempt: Attempt, wanted: Mapping[str, str | None]) -> bool:
+    """Whether what was handed over is what the records say now.
+
+    Args:
+        attempt: whose.
+        wanted: project and entity that are asked for; None where any will do.
+    """
+    found = mark(attempt)
+    if found is None or state(attempt) != {
+        "status": found.status,
+        "recorded_bytes": found.recorded_bytes,
+    }:
+        return False
+    return all(value in (None, getattr(found, name)) for name, value in wanted.items())
+
+
+def offline_run(attempt: Attempt) -> Path | None:
+    """The folder of the offline run; None where there is none (any more)."""
+    found = mark(attempt)
+    if found is None or found.folder is None:
+        return None
+    folder = folder_of(attempt) / found.folder
+    return folder if folder.is_dir() else None
+
+
+def is_uploaded(run_folder: Path) -> bool:
+    """Whether W&B has marked a run's file as uploaded."""
+    return any(run_folder.glob(f"*.wandb{_UPLOADED}"))
+
+
+def clear(attempt: Attempt) -> None:
+    """Removes what was there before, the mark first."""
+    folder = folder_of(attempt)
+    with disk.writing(folder):
+        (folder / _MARK).unlink(missing_ok=True)
+        for old in folder.glob(_RUN_FOLDERS):
+            # Also the link to the latest one.
+            if old.is_symlink():
+                old.unlink()
+            else:
+                shutil.rmtree(old)
+        for name in ("artifacts", "cache"):
+            shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,0 +1,104 @@
+"""``python -m bench.wandb_live``: shows one run in W&B while it goes on, from its records.
+
+Apart, as a process of its own, because the run must not wait for a network: it reads the records as
+they come and is asked nothing while something is timed. What it misses is made up for at the end,
+from the same records. Not here: runs that are built whole (``wandb_writer.py``).
+"""
+
+import json
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import wandb
+
+from bench import store, wandb_files, wandb_run
+from bench.schema import BatchRecord, batch_from
+from bench.tracked import content, history_row
+from bench.wandb_channel import channel
+from bench.wandb_files import Mark
+
+# Seconds between two looks at the records.
+_LOOK_S = 1.0
+
+
+class Follower:
+    """What was shown so far of one attempt.
+
+    Args:
+        job: which, and as what.
+    """
+
+    def __init__(self, job: wandb_run.Job) -> None:
+        self.job = job
+        self._run: wandb.Run | None = None
+        self._path, self._read = Path(job.folder) / store.BATCHES, 0
+        self._shown: set[int] = set()
+        # Of two records of one batch the newer counts; W&B cannot take the older one back.
+        self.overtaken = False
+
+    def look(self) -> None:
+        """Shows what has come since."""
+        if self._run is None:
+            self._run = self._begun()
+        if self._run is not None:
+            for batch in self._new():
+                self._show(self._run, batch)
+
+    def end(self, status: str) -> bool:
+        """Shows the rest and ends the run; whether all of it is now in W&B."""
+        self.look()
+        shown = content(self.job.attempt, self.job.sample, self.job.references)
+        if self._run is None or shown is None:
+            return False
+        if status != "stopped":
+            wandb_run.fill(self._run, self.job, shown)
+        wandb_run.end(self._run, status)
+        return not self.overtaken
+
+    def _begun(self) -> wandb.Run | None:
+        shown = content(self.job.attempt, 0)
+        return None if shown is None else wandb_run.begin(self.job, shown, "online")
+
+    def _new(self) -> Iterator[BatchRecord]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        yield from (batch_from(json.loads(line)) for line in whole.splitlines())
+
+    def _show(self, run: wandb.Run, batch: BatchRecord) -> None:
+        self.overtaken |= batch.index in self._shown
+        # What W&B has from before the run was stopped.
+        if batch.index not in self._shown and batch.index >= run.starting_step:
+            run.log(history_row(batch), step=batch.index)
+        self._shown.add(batch.index)
+
+
+def main() -> None:
+    """Follows until it is told the end; if that never comes, the run is one that stopped."""
+    say = channel()
+    follower = Follower(wandb_run.job_from(json.loads(sys.stdin.readline())))
+    while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
+        follower.look()
+    line = sys.stdin.readline()
+    if not line:
+        follower.end("stopped")
+        return
+    asked = json.loads(line)
+    follower.job = wandb_run.job_from(asked["job"])
+    state = wandb_files.state(follower.job.attempt)
+    complete = follower.end(asked["status"])
+    if complete and asked["status"] != "stopped":
+        job = follower.job
+        made = Mark(**state, project=job.project, entity=job.entity, folder=None)
+        wandb_files.write_mark(job.attempt, made)
+    say({"complete": complete})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""A process of its own that speaks to W&B: started, asked, given up when it does not answer.
+
+Apart, because W&B must not be able to end, stop or slow a run: what it imports, catches, waits for
+and writes to the screen stays in that process, which sleeps until it is asked. Free of wandb and
+torch. Not here: what it is asked (``tracking.py``), what it does (``wandb_writer.py``,
+``wandb_live.py``).
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from bench.config import ROOT
+
+WRITER = "bench.wandb_writer"
+# W&B's variables that would make another run of what the records say.
+_NOT_HANDED_ON = frozenset(
+    f"WANDB_{name}"
+    for name in (
+        *("RUN_ID", "RESUME", "DIR", "MODE", "NAME", "NOTES", "TAGS", "RUN_GROUP", "JOB_TYPE"),
+        *("SWEEP_ID", "SWEEP_PARAM_PATH", "DISABLED", "CONSOLE", "DATA_DIR", "CACHE_DIR"),
+    )
+)
+# Seconds that a process has to end by itself.
+_END_S = 5
+
+
+class WandbError(Exception):
+    """W&B did not do what it was asked; the text says why."""
+
+
+class WandbProcess:
+    """One process, from start to end; it ends by itself when this one does.
+
+    Args:
+        module: what it runs.
+        wait_s: seconds to wait for an answer at most.
+    """
+
+    def __init__(self, module: str, wait_s: float) -> None:
+        self._wait_s, self._unread = wait_s, b""
+        self._told = tempfile.TemporaryFile()  # noqa: SIM115  # closed in ``close``
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._told,
+                env=environment(),
+                # Not of the terminal's group: an interrupt is for the run to answer.
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            self._told.close()
+            raise WandbError(f"its process does not start: {error}") from error
+        assert self._process.stdin is not None, "a pipe"
+        os.set_blocking(self._process.stdin.fileno(), False)
+
+    def __enter__(self) -> "WandbProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Hands over one message, without an answer.
+
+        Raises:
+            WandbError: if nobody is there to read it.
+        """
+        assert self._process.stdin is not None, "a pipe"
+        data = memoryview((json.dumps(message) + "\n").encode())
+        try:
+            while data:
+                # A pipe takes only so much at a time, of a reader that may hang.
+                if not select.select([], [self._process.stdin], [], self._wait_s)[1]:
+                    raise WandbError(f"it has not read in {self._wait_s:g} s")
+                data = data[self._process.stdin.write(data) or 0 :]
+        except OSError as error:
+            raise WandbError(self._why()) from error
+
+    def answer(self, wait_s: float | None = None) -> dict[str, Any]:
+        """The next answer.
+
+        Raises:
+            WandbError: if none comes.
+        """
+        assert self._process.stdout is not None, "a pipe"
+        wait_s = self._wait_s if wait_s is None else wait_s
+        while b"\n" not in self._unread:
+            readable, _, _ = select.select([self._process.stdout], [], [], wait_s)
+            if not readable:
+                raise WandbError(f"no answer in {wait_s:g} s")
+            more = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not more:
+                raise WandbError(self._why())
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        """Ends the process, and what it has started."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None, "a pipe"
+            with suppress(OSError):
+                pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            # With its input closed it has nothing more to do.
+            self._process.wait(_END_S if self._process.poll() is None else 0)
+        # W&B's own service outlives the process that started it where that was killed.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._told.close()
+
+    def _why(self) -> str:
+        """The last line that a process that ended has said."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._told.seek(0)
+        lines = self._told.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else f"its process ended with {self._process.poll()}"
+
+
+class Writer:
+    """The process that builds runs, started where it can get ready beside other work.
+
+    Args:
+        wait_s: seconds to wait for an answer at most.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s, self._fault = wait_s, ""
+        self._process: WandbProcess | None = None
+        self._ready = False
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._give_up()
+
+    def start(self) -> None:
+        """Starts it; why that failed is told when it is asked."""
+        if self._process is None and not self._fault:
+            try:
+                self._process = WandbProcess(WRITER, self._wait_s)
+            except WandbError as error:
+                self._fault = str(error)
+
+    def settle(self) -> None:
+        """Waits until it sleeps; why it does not is told when it is asked."""
+        self.start()
+        if self._process is not None and not self._ready:
+            try:
+                self._process.answer()
+                self._ready = True
+            except WandbError as error:
+                self._fault = str(error)
+                self._give_up()
+
+    def build(self, job: dict[str, Any]) -> str | None:
+        """The folder of the run that it has built; None if another process builds it.
+
+        Raises:
+            WandbError: if it could not.
+        """
+        self.settle()
+        if self._process is None:
+            raise WandbError(self._fault)
+        try:
+            self._process.say(job)
+            found = self._process.answer()
+        except WandbError:
+            # The next one is asked of another process.
+            self._give_up()
+            raise
+        if "error" in found:
+            raise WandbError(found["error"])
+        built: str | None = found["built"]
+        return built
+
+    def _give_up(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        self._process, self._ready = None, False
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process that speaks to W&B: the user's account, nobody's run."""
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
+    path = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    # Threads of numerical libraries would only get into the way of the run.
+    quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"}
+    return kept | quiet | {"PYTHONPATH": os.pathsep.join(path)}

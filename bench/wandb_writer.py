@@ -1,0 +1,92 @@
+"""``python -m bench.wandb_writer``: builds whole W&B runs from records, offline, one a line asked.
+
+Apart, as a process of its own: it is loaded before a run measures, sleeps while it does, and is
+asked when it has ended. Reads jobs from its input and answers each with a line of JSON. Not here:
+runs that are shown while they go on (``wandb_live.py``).
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from bench import lock as locks
+from bench import wandb_files, wandb_log, wandb_run
+from bench.tracked import BATCH, Content, content
+from bench.wandb_channel import channel
+from bench.wandb_files import Mark
+
+
+def main() -> None:
+    """Answers ``{"ready": true}``, then each job."""
+    say = channel()
+    # What the first table would load.
+    wandb.Table(columns=["warm"], data=[["up"]])
+    say({"ready": True})
+    for line in sys.stdin:
+        answer(line, say)
+
+
+def answer(line: str, say: Callable[[dict[str, Any]], None]) -> None:
+    """Builds one run; whatever is wrong is the answer."""
+    try:
+        say({"built": build(wandb_run.job_from(json.loads(line)))})
+    except Exception as error:  # noqa: BLE001  # whatever wandb raises, the next job can be built
+        text = str(error).strip().splitlines()
+        say({"error": f"{type(error).__name__}: {text[0] if text else ''}"})
+
+
+def build(job: wandb_run.Job) -> str | None:
+    """The W&B run of an attempt, in place of what was there; None if another process builds it.
+
+    Returns:
+        The folder of the run.
+    """
+    attempt = job.attempt
+    folder = wandb_files.folder_of(attempt)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = locks.take(folder / wandb_files.LOCK)
+    if lock is None:
+        return None
+    with lock:
+        state = wandb_files.state(attempt)
+        shown = content(attempt, job.sample, job.references)
+        if shown is None:
+            raise ValueError(f"{attempt.folder} has not said what it is")
+        wandb_files.clear(attempt)
+        run = wandb_run.begin(job, shown, "offline")
+        try:
+            for at, row in enumerate(shown.history):
+                run.log(row, step=at)
+            wandb_run.fill(run, job, shown)
+        except BaseException:
+            run.finish(exit_code=1)
+            raise
+        wandb_run.end(run, state["status"])
+        made = _checked(folder, shown, state["status"])
+        wandb_files.write_mark(
+            attempt, Mark(**state, project=job.project, entity=job.entity, folder=made)
+        )
+    return str(folder / made)
+
+
+def _checked(folder: Path, shown: Content, status: str) -> str:
+    """Name of the folder that wandb has made, if all is in it.
+
+    Raises:
+        OSError: if not. wandb writes in a process of its own, which does not say that a disk was
+            full.
+    """
+    found = list(folder.glob(f"offline-run-*-{shown.run_id}/*.wandb"))
+    logged = wandb_log.read(found[0]) if len(found) == 1 else wandb_log.Logged()
+    rows = sum(BATCH in row for row in logged.history)
+    if rows != len(shown.history) or logged.exit_code != (0 if status == "done" else 1):
+        raise OSError(f"wandb has not written all of the run to {folder}: is the disk full?")
+    return found[0].parent.name
+
+
+if __name__ == "__main__":
+    main()
