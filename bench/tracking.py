@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from bench import log, report, wandb_files, wandb_jobs, wandb_sync
+from bench import report, wandb_files, wandb_jobs, wandb_sync
 from bench.config import RunConfig, TrackingConfig
 from bench.errors import SkipbenchError
 from bench.identity import digest
@@ -78,7 +78,7 @@ def of_sweep(config: TrackingConfig, sweep: str) -> TrackingConfig:
 
 def built(
     attempts: Sequence[Attempt], config: RunConfig, writer: Writer, *, again: bool = False
-) -> tuple[int, list[str]]:
+) -> tuple[list[str], list[str]]:
     """Builds W&B runs of attempts.
 
     Args:
@@ -88,31 +88,26 @@ def built(
         again: also those that are there already.
 
     Returns:
-        How many were built, and what went wrong, one text each.
+        Folders of those that were built, and what went wrong, one text each.
     """
-    count, faults = 0, []
+    made, faults = [], []
     for attempt in attempts:
         try:
             if attempt.status() == "running" or attempt.start() is None:
                 continue
             wanted = wandb_jobs.destination(config.tracking)
             if again or not wandb_files.is_current(attempt, wanted):
-                made = writer.build(wandb_jobs.job(attempt, config.tracking))
-                count += made is not None
-                log.LOG.info("W&B run: %s", made)
+                folder = writer.build(wandb_jobs.job(attempt, config.tracking))
+                # None: another process is at it.
+                made += [folder] if folder else []
         except FAULTS as error:
             faults.append(str(error).splitlines()[0] or type(error).__name__)
-    return count, faults
-
-
-def warn(text: str) -> None:
-    """Tells a warning, whatever the verbosity; the same one only once."""
-    log.LOG.warning(text)
-    _tell(text)
+    return made, faults
 
 
 @cache
-def _tell(text: str) -> None:
+def warn(text: str) -> None:
+    """Tells a warning, whatever the verbosity; the same one only once."""
     sys.stderr.write(f"warning: {text}\n")
     sys.stderr.flush()
 
@@ -124,19 +119,14 @@ def _hand_over(attempts: Sequence[Attempt], config: RunConfig, writer: Writer) -
     except SkipbenchError as error:
         warn(_made_up_for(str(error).splitlines()[0], "export-wandb", config))
         return
-    count, faults = built(ended, config, writer)
+    made, faults = built(ended, config, writer)
     for fault in faults:
         warn(_made_up_for(fault, "export-wandb", config))
-    if count:
-        how = (
-            "is uploaded"
-            if config.tracking.name == "online"
-            else "python -m bench action=sync uploads it"
-        )
-        found = [str(folder) for each in ended if (folder := wandb_files.offline_run(each))]
-        what = found[0] if len(found) == 1 else f"{count} runs"
-        report.say(f"W&B: {what} ({how})", config.verbosity)
-    if config.tracking.name == "online" and not faults:
+    online = config.tracking.name == "online"
+    if made and not online:
+        what = made[0] if len(made) == 1 else f"{len(made)} runs"
+        report.say(f"W&B: {what} (python -m bench action=sync uploads it)", config.verbosity)
+    if online and not faults:
         for fault in wandb_sync.upload(ended, config.tracking).faults:
             warn(_made_up_for(fault, "sync", config))
 
@@ -158,8 +148,8 @@ class _Live:
         try:
             self._process = WandbProcess(LIVE, config.tracking.wait_s)
             self._process.say(wandb_jobs.job(attempt, config.tracking) | {"references": {}})
-        except FAULTS as error:
-            self._give_up(error)
+        except FAULTS:
+            self._close()
 
     def end(self) -> None:
         """Tells it how the run ended; what W&B then lacks is made up for from the records."""
@@ -170,14 +160,11 @@ class _Live:
             job: dict[str, Any] = wandb_jobs.job(self._attempt, self._tracking)
             self._process.say({"status": status, "job": job})
             self._process.answer(_STOP_S if status == "stopped" else None)
-        except FAULTS as error:
-            self._give_up(error)
+        except FAULTS:
+            # What W&B lacks is handed over next; only that may fail for good.
+            pass
         finally:
             self._close()
-
-    def _give_up(self, error: Exception) -> None:
-        log.LOG.warning("W&B does not show this run live: %s", error)
-        self._close()
 
     def _close(self) -> None:
         if self._process is not None:

@@ -22,9 +22,11 @@ def export(config: RunConfig) -> None:
     """
     attempts = _chosen(config)
     with Writer(config.tracking.wait_s) as writer:
-        count, faults = tracking.built(attempts, config, writer, again=config.rerun)
-    kept = len(attempts) - count - len(faults)
-    sys.stdout.write(f"W&B runs: {count} built, {kept} left as they are, {len(faults)} failed\n")
+        made, faults = tracking.built(attempts, config, writer, again=config.rerun)
+    kept = len(attempts) - len(made) - len(faults)
+    sys.stdout.write(
+        f"W&B runs: {len(made)} built, {kept} left as they are, {len(faults)} failed\n"
+    )
     if faults:
         raise InputError(
             "Not every W&B run could be built",

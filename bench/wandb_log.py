@@ -84,6 +84,9 @@ def _items(items: Iterable[Any]) -> dict[str, Any]:
 
 def _records(path: Path) -> Iterator[bytes]:
     data = path.read_bytes()
+    if not data:
+        # Made, and not yet written to.
+        return
     if data[:4] != _MAGIC:
         raise ValueError(f"{path} is no file of W&B")
     at, parts = _FILE_HEAD.size, []

@@ -7,6 +7,7 @@ runs that are shown while they go on (``wandb_live.py``).
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from bench import wandb_files, wandb_log, wandb_run
 from bench.tracked import BATCH, Content, content
 from bench.wandb_channel import channel
 from bench.wandb_files import Mark
+
+# How long wandb may take to write what it was given.
+_LOOKS, _PAUSE_S = 400, 0.05
 
 
 def main() -> None:
@@ -74,18 +78,23 @@ def build(job: wandb_run.Job) -> str | None:
 
 
 def _checked(folder: Path, shown: Content, status: str) -> str:
-    """Name of the folder that wandb has made, if all is in it.
+    """Name of the folder that wandb has made, once all is in it.
 
     Raises:
-        OSError: if not. wandb writes in a process of its own, which does not say that a disk was
-            full.
+        OSError: if that does not come. wandb writes in a process of its own, which answers before
+            it has written, and does not say that a disk was full.
     """
-    found = list(folder.glob(f"offline-run-*-{shown.run_id}/*.wandb"))
-    logged = wandb_log.read(found[0]) if len(found) == 1 else wandb_log.Logged()
+    for _ in range(_LOOKS):
+        found = list(folder.glob(f"offline-run-*-{shown.run_id}/*.wandb"))
+        if len(found) == 1 and _is_whole(wandb_log.read(found[0]), shown, status):
+            return found[0].parent.name
+        time.sleep(_PAUSE_S)
+    raise OSError(f"wandb has not written all of the run to {folder}: is the disk full?")
+
+
+def _is_whole(logged: wandb_log.Logged, shown: Content, status: str) -> bool:
     rows = sum(BATCH in row for row in logged.history)
-    if rows != len(shown.history) or logged.exit_code != (0 if status == "done" else 1):
-        raise OSError(f"wandb has not written all of the run to {folder}: is the disk full?")
-    return found[0].parent.name
+    return rows == len(shown.history) and logged.exit_code == (0 if status == "done" else 1)
 
 
 if __name__ == "__main__":
