@@ -151,8 +151,16 @@ class TrackingConfig:
     artifacts: bool
     wait_s: int
     runs: tuple[str, ...]
+    wandb_mode: str | None
     agent_sweep_id: str | None
     agent_run_id: str | None
+
+    @property
+    def mode(self) -> Literal["offline", "online", "off"]:
+        """The choice, unless W&B's own switch allows less."""
+        if self.wandb_mode == "disabled":
+            return "off"
+        return "offline" if self.wandb_mode == "offline" and self.name == "online" else self.name
 
 
 @dataclass(frozen=True, slots=True)

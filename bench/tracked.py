@@ -111,7 +111,9 @@ def content(
 
 def wandb_id(attempt: Attempt, start: Start) -> str:
     """The id of the run in W&B: that which a sweep agent of W&B has given, else our own."""
-    given = (start.config.get("tracking") or {}).get("agent_run_id")
+    tracking = start.config.get("tracking") or {}
+    # Without a sweep it is what a shell exports, for all runs that are started in it.
+    given = tracking.get("agent_sweep_id") and tracking.get("agent_run_id")
     return given or f"{attempt.folder.parent.name}-{attempt.number}"
 
 

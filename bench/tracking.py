@@ -11,24 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 from bench import report, wandb_files, wandb_jobs, wandb_sync
 from bench.config import RunConfig, TrackingConfig
 from bench.errors import SkipbenchError
 from bench.identity import digest
 from bench.store import Attempt
-from bench.wandb_process import WandbError, WandbProcess, Writer
+from bench.wandb_process import SilentError, WandbError, Writer
+from bench.wandb_sync import Live
 
-LIVE = "bench.wandb_live"
 # What may go wrong between the records and W&B.
 FAULTS = (WandbError, SkipbenchError, OSError, ValueError)
 # An attempt that stopped goes on: only one of these has ended.
 _ENDED = ("done", "failed")
 # W&B takes no more characters.
 _GROUP_LENGTH = 128
-# Seconds to say that a run stopped: before a requeue there is little time.
-_STOP_S = 15.0
 
 
 @contextmanager
@@ -38,17 +35,16 @@ def beside(attempt: Attempt, config: RunConfig) -> Iterator[Callable[[], None]]:
     Yields:
         To be called before anything is timed: waits until what this has started sleeps.
     """
-    if config.tracking.name == "off":
+    if config.tracking.mode == "off":
         yield lambda: None
         return
     with Writer(config.tracking.wait_s) as writer:
-        if config.tracking.name == "online":
-            live = _Live(attempt, config)
+        if config.tracking.mode == "online":
+            live = Live(attempt, config.tracking)
             try:
                 yield lambda: None
             finally:
-                live.end()
-                _hand_over([attempt], config, writer)
+                _end_live(live, attempt, config, writer)
             return
         writer.start()
         try:
@@ -59,7 +55,7 @@ def beside(attempt: Attempt, config: RunConfig) -> Iterator[Callable[[], None]]:
 
 def catch_up(attempts: Sequence[Attempt], config: RunConfig) -> None:
     """Hands over attempts that ended without: killed at their end, or without a W&B that worked."""
-    if config.tracking.name != "off":
+    if config.tracking.mode != "off":
         with Writer(config.tracking.wait_s) as writer:
             _hand_over(attempts, config, writer)
 
@@ -122,13 +118,25 @@ def _hand_over(attempts: Sequence[Attempt], config: RunConfig, writer: Writer) -
     made, faults = built(ended, config, writer)
     for fault in faults:
         warn(_made_up_for(fault, "export-wandb", config))
-    online = config.tracking.name == "online"
-    if made and not online:
-        what = made[0] if len(made) == 1 else f"{len(made)} runs"
-        report.say(f"W&B: {what} (python -m bench action=sync uploads it)", config.verbosity)
-    if online and not faults:
+    if config.tracking.mode == "online":
         for fault in wandb_sync.upload(ended, config.tracking).faults:
             warn(_made_up_for(fault, "sync", config))
+    elif made:
+        what = made[0] if len(made) == 1 else f"{len(made)} runs"
+        report.say(f"W&B: {what} (python -m bench action=sync uploads it)", config.verbosity)
+
+
+def _end_live(live: Live, attempt: Attempt, config: RunConfig, writer: Writer) -> None:
+    """The end of a run that was shown live; what W&B lacks is made up for from the records."""
+    try:
+        live.end()
+    except SilentError as error:
+        # No network: built for later, and not waited for once more.
+        _, faults = built([attempt] if attempt.status() in _ENDED else [], config, writer)
+        warn(_made_up_for(next(iter(faults), str(error)), "sync", config))
+    except FAULTS:
+        # Of another kind, such as a signal that has killed its process.
+        _hand_over([attempt], config, writer)
 
 
 def _made_up_for(fault: str, action: str, config: RunConfig) -> str:
@@ -137,36 +145,3 @@ def _made_up_for(fault: str, action: str, config: RunConfig) -> str:
         f"  the records are not affected; python -m bench action={action} "
         f"results_dir={config.results_dir} makes up for it; tracking=off does without W&B"
     )
-
-
-class _Live:
-    """The process that shows a run while it goes on, as well as it can."""
-
-    def __init__(self, attempt: Attempt, config: RunConfig) -> None:
-        self._attempt, self._tracking = attempt, config.tracking
-        self._process: WandbProcess | None = None
-        try:
-            self._process = WandbProcess(LIVE, config.tracking.wait_s)
-            self._process.say(wandb_jobs.job(attempt, config.tracking) | {"references": {}})
-        except FAULTS:
-            self._close()
-
-    def end(self) -> None:
-        """Tells it how the run ended; what W&B then lacks is made up for from the records."""
-        if self._process is None:
-            return
-        try:
-            status = self._attempt.status()
-            job: dict[str, Any] = wandb_jobs.job(self._attempt, self._tracking)
-            self._process.say({"status": status, "job": job})
-            self._process.answer(_STOP_S if status == "stopped" else None)
-        except FAULTS:
-            # What W&B lacks is handed over next; only that may fail for good.
-            pass
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None

@@ -16,6 +16,8 @@ from bench.store import Attempt
 
 LOCK = "lock"
 _MARK = "handed-over.json"
+# There once W&B itself may have some of the run.
+_SEEN = "seen-by-wandb"
 # What W&B names the folder of one run by, and what it leaves beside a file that was uploaded.
 _RUN_FOLDERS, _UPLOADED = "*run-*", ".synced"
 
@@ -95,6 +97,19 @@ def offline_run(attempt: Attempt) -> Path | None:
 def is_uploaded(run_folder: Path) -> bool:
     """Whether W&B has marked a run's file as uploaded."""
     return any(run_folder.glob(f"*.wandb{_UPLOADED}"))
+
+
+def is_seen(attempt: Attempt) -> bool:
+    """Whether W&B may have some of the run: then it is gone on with, not uploaded as a new one."""
+    return (folder_of(attempt) / _SEEN).exists()
+
+
+def note_seen(attempt: Attempt) -> None:
+    """Notes that from now on W&B may have some of the run."""
+    folder = folder_of(attempt)
+    with disk.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _SEEN).touch()
 
 
 def clear(attempt: Attempt) -> None:

@@ -6,7 +6,7 @@ torch. Not here: what is made of it (``tracked.py``), when it is asked (``tracki
 
 from typing import Any
 
-from bench import lookup, planning
+from bench import lookup, planning, wandb_files
 from bench.binding import bind
 from bench.config import TaskChoice, TaskConfig, TrackingConfig
 from bench.errors import InputError, SkipbenchError
@@ -24,8 +24,12 @@ def job(attempt: Attempt, tracking: TrackingConfig) -> dict[str, Any]:
         InputError: for records that cannot be read.
     """
     start = attempt.start()
-    now = {"agent_sweep_id": tracking.agent_sweep_id}
-    then = now if start is None else dict(start.config.get("tracking") or {})
+    then: dict[str, Any] = {"agent_sweep_id": tracking.agent_sweep_id}
+    if start is not None:
+        then = dict(start.config.get("tracking") or {})
+    before = wandb_files.mark(attempt)
+    if before is not None:
+        then |= {"project": before.project, "entity": before.entity}
     return {
         "folder": str(attempt.folder.absolute()),
         "project": tracking.project or then.get("project") or PROJECT,

@@ -1,8 +1,8 @@
 """``python -m bench.wandb_live``: shows one run in W&B while it goes on, from its records.
 
 Apart, as a process of its own, because the run must not wait for a network: it reads the records as
-they come and is asked nothing while something is timed. What it misses is made up for at the end,
-from the same records. Not here: runs that are built whole (``wandb_writer.py``).
+they come and is asked nothing while something is timed. Started once more, it goes on with what W&B
+has of the run. Not here: runs that are built whole (``wandb_writer.py``).
 """
 
 import json
@@ -35,8 +35,6 @@ class Follower:
         self._run: wandb.Run | None = None
         self._path, self._read = Path(job.folder) / store.BATCHES, 0
         self._shown: set[int] = set()
-        # Of two records of one batch the newer counts; W&B cannot take the older one back.
-        self.overtaken = False
 
     def look(self) -> None:
         """Shows what has come since."""
@@ -46,20 +44,22 @@ class Follower:
             for batch in self._new():
                 self._show(self._run, batch)
 
-    def end(self, status: str) -> bool:
-        """Shows the rest and ends the run; whether all of it is now in W&B."""
+    def end(self, status: str) -> None:
+        """Shows the rest and ends the run."""
         self.look()
         shown = content(self.job.attempt, self.job.sample, self.job.references)
-        if self._run is None or shown is None:
-            return False
-        if status != "stopped":
-            wandb_run.fill(self._run, self.job, shown)
-        wandb_run.end(self._run, status)
-        return not self.overtaken
+        if self._run is not None and shown is not None:
+            if status != "stopped":
+                wandb_run.fill(self._run, self.job, shown)
+            wandb_run.end(self._run, status)
 
     def _begun(self) -> wandb.Run | None:
-        shown = content(self.job.attempt, 0)
-        return None if shown is None else wandb_run.begin(self.job, shown, "online")
+        attempt = self.job.attempt
+        shown = content(attempt, 0)
+        if shown is None:
+            return None
+        wandb_files.note_seen(attempt)
+        return wandb_run.begin(self.job, shown, "online")
 
     def _new(self) -> Iterator[BatchRecord]:
         if not self._path.exists():
@@ -72,8 +72,8 @@ class Follower:
         yield from (batch_from(json.loads(line)) for line in whole.splitlines())
 
     def _show(self, run: wandb.Run, batch: BatchRecord) -> None:
-        self.overtaken |= batch.index in self._shown
-        # What W&B has from before the run was stopped.
+        # W&B takes nothing back: neither what it has from before the run was stopped, nor a record
+        # that was overtaken. The headline numbers are of the records that count.
         if batch.index not in self._shown and batch.index >= run.starting_step:
             run.log(history_row(batch), step=batch.index)
         self._shown.add(batch.index)
@@ -92,12 +92,12 @@ def main() -> None:
     asked = json.loads(line)
     follower.job = wandb_run.job_from(asked["job"])
     state = wandb_files.state(follower.job.attempt)
-    complete = follower.end(asked["status"])
-    if complete and asked["status"] != "stopped":
+    follower.end(asked["status"])
+    if asked["status"] != "stopped":
         job = follower.job
         made = Mark(**state, project=job.project, entity=job.entity, folder=None)
         wandb_files.write_mark(job.attempt, made)
-    say({"complete": complete})
+    say({"ended": asked["status"]})
 
 
 if __name__ == "__main__":

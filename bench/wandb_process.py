@@ -36,6 +36,10 @@ class WandbError(Exception):
     """W&B did not do what it was asked; the text says why."""
 
 
+class SilentError(WandbError):
+    """W&B has not answered in time."""
+
+
 class WandbProcess:
     """One process, from start to end; it ends by itself when this one does.
 
@@ -87,7 +91,7 @@ class WandbProcess:
             while data:
                 # A pipe takes only so much at a time, of a reader that may hang.
                 if not select.select([], [self._process.stdin], [], self._wait_s)[1]:
-                    raise WandbError(f"it has not read in {self._wait_s:g} s")
+                    raise SilentError(f"it has not read in {self._wait_s:g} s")
                 data = data[self._process.stdin.write(data) or 0 :]
         except OSError as error:
             raise WandbError(self._why()) from error
@@ -103,7 +107,7 @@ class WandbProcess:
         while b"\n" not in self._unread:
             readable, _, _ = select.select([self._process.stdout], [], [], wait_s)
             if not readable:
-                raise WandbError(f"no answer in {wait_s:g} s")
+                raise SilentError(f"no answer in {wait_s:g} s")
             more = os.read(self._process.stdout.fileno(), 1 << 16)
             if not more:
                 raise WandbError(self._why())

@@ -1,7 +1,9 @@
-"""Uploads offline runs through wandb's own ``sync``, which marks what has arrived.
+"""What needs a network and an account: runs shown live, and runs uploaded later.
 
-Apart, because it is the one thing here that needs a network and an account; asked again, it leaves
-out what is marked. Free of wandb and torch. Not here: which runs (``tracking.py``).
+A run that W&B has not seen is uploaded whole, by wandb's own ``sync``, which marks what has
+arrived. One that it may have in part is gone on with, as a live one is: a second upload would add
+the same rows once more. Apart, because either may be asked again and again, and never doubles a
+run. Free of wandb and torch. Not here: which runs (``tracking.py``).
 """
 
 import subprocess
@@ -10,10 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import wandb_files
+from bench import wandb_files, wandb_jobs
 from bench.config import TrackingConfig
+from bench.errors import SkipbenchError
 from bench.store import Attempt
-from bench.wandb_process import environment
+from bench.wandb_process import WandbError, WandbProcess, environment
+
+LIVE = "bench.wandb_live"
+# Seconds to say that a run stopped: before a requeue there is little time.
+_STOP_S = 15.0
 
 _SYNC = (sys.executable, "-m", "wandb", "sync", "--yes")
 # A command line has a limit, and who waits wants to see something.
@@ -37,19 +44,67 @@ class Uploaded:
     missing: int
 
 
+class Live:
+    """The process that shows a run while it goes on, or goes on with one.
+
+    Args:
+        attempt: whose records it reads.
+        tracking: as what.
+    """
+
+    def __init__(self, attempt: Attempt, tracking: TrackingConfig) -> None:
+        self._attempt, self._tracking = attempt, tracking
+        self._process: WandbProcess | None = None
+        self._fault: Exception | None = None
+        try:
+            self._process = WandbProcess(LIVE, tracking.wait_s)
+            self._process.say(wandb_jobs.job(attempt, tracking) | {"references": {}})
+        except (WandbError, SkipbenchError) as error:
+            self._fault = error
+
+    def end(self) -> None:
+        """Tells it how the run ended, and waits until W&B has all of it.
+
+        Raises:
+            WandbError: if it has not.
+            InputError: for records that cannot be read.
+        """
+        try:
+            if self._process is None or self._fault is not None:
+                raise WandbError(str(self._fault))
+            status = self._attempt.status()
+            self._process.say(
+                {"status": status, "job": wandb_jobs.job(self._attempt, self._tracking)}
+            )
+            self._process.answer(_STOP_S if status == "stopped" else None)
+        finally:
+            if self._process is not None:
+                self._process.close()
+
+
 def upload(attempts: Sequence[Attempt], tracking: TrackingConfig) -> Uploaded:
-    """Uploads the offline runs of attempts that are not yet marked as uploaded."""
-    folders = [folder for each in attempts if (folder := wandb_files.offline_run(each))]
-    open_ones = [folder for folder in folders if not wandb_files.is_uploaded(folder)]
-    faults = []
-    for at in range(0, len(open_ones), _AT_ONCE):
-        part = open_ones[at : at + _AT_ONCE]
+    """Uploads what W&B does not have of attempts that were built."""
+    runs = {each: folder for each in attempts if (folder := wandb_files.offline_run(each))}
+    waiting = {each: folder for each, folder in runs.items() if not wandb_files.is_uploaded(folder)}
+    new = [folder for each, folder in waiting.items() if not wandb_files.is_seen(each)]
+    seen = [each for each in waiting if wandb_files.is_seen(each)]
+    faults, arrived = [], 0
+    for attempt in seen:
+        try:
+            Live(attempt, tracking).end()
+            arrived += 1
+        except (WandbError, SkipbenchError) as error:
+            faults.append(str(error).splitlines()[0])
+    for at in range(0, len(new), _AT_ONCE):
+        part = new[at : at + _AT_ONCE]
         said = _sync(part, tracking)
         if not all(map(wandb_files.is_uploaded, part)):
             faults.append(said)
-    missing = sum(not wandb_files.is_uploaded(folder) for folder in open_ones)
-    before = len(folders) - len(open_ones)
-    return Uploaded(len(open_ones) - missing, before, faults, missing)
+    for attempt, folder in waiting.items():
+        if wandb_files.is_uploaded(folder):
+            arrived += 1
+            wandb_files.note_seen(attempt)
+    return Uploaded(arrived, len(runs) - len(waiting), faults, len(waiting) - arrived)
 
 
 def command(folders: Sequence[Path], tracking: TrackingConfig) -> list[str]:

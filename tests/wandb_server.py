@@ -115,7 +115,8 @@ class Server:
             "eventsTail": "[]",
             "config": kept.upserts[-1]["config"],
             "tags": [],
-            "wandbConfig": "{}",
+            # Without its start time the run counts as one that never began.
+            "wandbConfig": json.dumps({"t": 1}),
         }
         return {
             "model": {
@@ -141,12 +142,48 @@ class Server:
             }
         }
 
+    def _Runs(self, variables):  # noqa: N802  # likewise
+        edges = [{"node": self._node(name), "cursor": name} for name in self.runs]
+        pages = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
+        project = {"internalId": "p", "runCount": len(edges), "readOnly": False, "runs": pages}
+        return {"project": project}
+
+    def _node(self, name):
+        kept = self.runs[name]
+        first = kept.upserts[0]
+        return {
+            "projectId": 1,
+            "id": f"id-{name}",
+            "name": name,
+            "displayName": first["displayName"],
+            "tags": first["tags"] or [],
+            "sweepName": None,
+            "state": kept.state,
+            "config": json.dumps({key: {"value": value} for key, value in kept.config.items()}),
+            "group": first["groupName"],
+            "jobType": first["jobType"],
+            "commit": None,
+            "readOnly": False,
+            "createdAt": "2026-01-01T00:00:00",
+            "heartbeatAt": "2026-01-01T00:00:00",
+            "description": None,
+            "notes": None,
+            "systemMetrics": "{}",
+            "summaryMetrics": json.dumps(kept.summary),
+            "historyLineCount": len(kept.history),
+            "user": {"name": ENTITY, "username": ENTITY},
+            "historyKeys": None,
+        }
+
     def _CreateArtifact(self, variables):  # noqa: N802  # likewise
         given = variables["input"]
         self.runs[given["runName"]].artifacts.append(given["artifactCollectionName"])
         latest = {"latestArtifact": {"id": "a"}}
         made = {"id": "a", "state": "COMMITTED", "artifactSequence": latest}
         return {"createArtifact": {"artifact": made}}
+
+    def _ArtifactType(self, variables):  # noqa: N802  # likewise
+        return {"project": {"artifact": None}}
 
     def _CreateRunFiles(self, variables):  # noqa: N802  # likewise
         files = [{"name": name, "uploadUrl": f"{self.url}/put"} for name in variables["files"]]

@@ -1,0 +1,91 @@
+"""Killed at any moment, run or W&B, a run loses and doubles nothing, and W&B gets it whole."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.tracked_runs import Runs, warnings
+
+MOMENTS = 20
+# Nobody listens at the discard port of this machine.
+DEAD = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "a" * 40}
+LONGER = ("decode.max_new_tokens=48",)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return Runs(tmp_path / "runs")
+
+
+def seconds_of(runs):
+    """Of a whole run, here and now."""
+    began = time.perf_counter()
+    assert runs.call(*LONGER).code == 0
+    return time.perf_counter() - began
+
+
+def descendants(pid):
+    """Processes that a process has started, and theirs."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found, new = set(), {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - found
+        found |= new
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_ended_at_any_moment_is_one_whole_run_in_the_end(number, tmp_path):
+    draw = random.Random(int(number))
+    whole_s = seconds_of(Runs(tmp_path / "measured"))
+    ended = at = 0
+    while ended < MOMENTS:
+        runs = Runs(tmp_path / f"runs{at}")
+        at += 1
+        while True:
+            process = runs.start(*LONGER)
+            wait_s = draw.uniform(0.2, 1.1 * whole_s) if ended < MOMENTS else 180
+            try:
+                process.communicate(timeout=wait_s)
+            except subprocess.TimeoutExpired:
+                process.send_signal(number)
+                process.communicate(timeout=60)
+                ended += 1
+            else:
+                break
+        # What is left to do after the last start is nothing, or done now.
+        last = runs.call(*LONGER)
+        assert (last.code, warnings(last.err)) == (0, [])
+        runs.check_records()
+        runs.check_one_whole_run()
+
+
+def test_w_and_b_killed_at_any_moment_does_not_end_a_run(tmp_path):
+    """Online, against an address where nobody answers."""
+    draw = random.Random(5)
+    whole_s = seconds_of(Runs(tmp_path / "measured"))
+    for at in range(MOMENTS):
+        runs = Runs(tmp_path / f"runs{at}")
+        process = runs.start(*LONGER, "tracking=online", "tracking.wait_s=3", **DEAD)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(draw.uniform(0.2, whole_s))
+        for pid in descendants(process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, draw.choice([signal.SIGKILL, signal.SIGTERM]))
+        _, err = process.communicate(timeout=180)
+        assert process.returncode == 0, err
+        assert len(warnings(err)) == 1
+        runs.check_records()
+        # What could not be sent is built, to be sent later.
+        assert runs.call("action=export-wandb").code == 0
+        runs.check_one_whole_run()
