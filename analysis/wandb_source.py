@@ -57,7 +57,7 @@ def _asked(path: str) -> list[dict[str, Any]]:
         raise InputError(
             "W&B cannot be read",
             got=said[-1] if said else f"its process ended with {done.returncode}",
-            allowed="a network, an account (wandb login or WANDB_API_KEY), a project that it may see",
+            allowed="a network, and an account that may see it: wandb login, or WANDB_API_KEY",
             where="--source",
         )
     return [json.loads(line) for line in done.stdout.splitlines()]

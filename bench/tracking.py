@@ -24,6 +24,8 @@ from bench.wandb_sync import Live
 FAULTS = (WandbError, SkipbenchError, OSError, ValueError)
 # An attempt that stopped goes on: only one of these has ended.
 _ENDED = ("done", "failed")
+# Overrides that say how a sweep is run, not what it is.
+_NOT_OF_GROUP = ("action=", "hydra", "launch.", "rerun=", "results_dir=", "tracking", "verbosity=")
 # W&B takes no more characters.
 _GROUP_LENGTH = 128
 
@@ -60,12 +62,13 @@ def catch_up(attempts: Sequence[Attempt], config: RunConfig) -> None:
             _hand_over(attempts, config, writer)
 
 
-def of_sweep(config: TrackingConfig, sweep: str) -> TrackingConfig:
+def of_sweep(config: TrackingConfig, overrides: Sequence[str]) -> TrackingConfig:
     """The same for one of several runs: grouped by the sweep's own words, under its own id.
 
     The same command gives the same group, so that a sweep that goes on stays one.
     """
-    group = config.group or sweep
+    words = (word.lstrip("+") for word in overrides)
+    group = config.group or " ".join(word for word in words if not word.startswith(_NOT_OF_GROUP))
     if len(group) > _GROUP_LENGTH:
         group = f"{group[: _GROUP_LENGTH - 13]} {digest({'sweep': group})}"
     # An agent of W&B has an id for one run.
@@ -89,10 +92,10 @@ def built(
     made, faults = [], []
     for attempt in attempts:
         try:
-            if attempt.status() == "running" or attempt.start() is None:
-                continue
             wanted = wandb_jobs.destination(config.tracking)
-            if again or not wandb_files.is_current(attempt, wanted):
+            if not again and wandb_files.is_current(attempt, wanted):
+                continue
+            if attempt.status() != "running" and attempt.start() is not None:
                 folder = writer.build(wandb_jobs.job(attempt, config.tracking))
                 # None: another process is at it.
                 made += [folder] if folder else []

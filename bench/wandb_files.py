@@ -19,7 +19,9 @@ _MARK = "handed-over.json"
 # There once W&B itself may have some of the run.
 _SEEN = "seen-by-wandb"
 # What W&B names the folder of one run by, and what it leaves beside a file that was uploaded.
-_RUN_FOLDERS, _UPLOADED = "*run-*", ".synced"
+_RUN_FOLDERS, _UPLOADED = "*run*", ".synced"
+# Beside a file of which something was uploaded.
+_BEGUN = ".sync*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +115,28 @@ def note_seen(attempt: Attempt) -> None:
 
 
 def clear(attempt: Attempt) -> None:
-    """Removes what was there before, the mark first."""
+    """Removes what was there before, the mark first; notes whether some of it was uploaded."""
     folder = folder_of(attempt)
+    if any(folder.glob(f"{_RUN_FOLDERS}/*.wandb{_BEGUN}")):
+        note_seen(attempt)
     with disk.writing(folder):
         (folder / _MARK).unlink(missing_ok=True)
-        for old in folder.glob(_RUN_FOLDERS):
-            # Also the link to the latest one.
-            if old.is_symlink():
-                old.unlink()
-            else:
-                shutil.rmtree(old)
-        for name in ("artifacts", "cache"):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        for name in (*_left(folder), "artifacts", "cache"):
+            # The link to the latest run may be one to nothing.
+            if (folder / name).is_symlink():
+                (folder / name).unlink()
+            elif (folder / name).exists():
+                shutil.rmtree(folder / name)
+
+
+def clear_offline(attempt: Attempt) -> None:
+    """Removes an offline run that W&B now has in another way."""
+    folder = folder_of(attempt)
+    with disk.writing(folder):
+        for name in _left(folder):
+            if name.startswith("offline-"):
+                shutil.rmtree(folder / name)
+
+
+def _left(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob(_RUN_FOLDERS)]

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import wandb
-
 from bench import store, wandb_files, wandb_run
 from bench.schema import BatchRecord, batch_from
 from bench.tracked import content, history_row
@@ -95,6 +94,7 @@ def main() -> None:
     follower.end(asked["status"])
     if asked["status"] != "stopped":
         job = follower.job
+        wandb_files.clear_offline(job.attempt)
         made = Mark(**state, project=job.project, entity=job.entity, folder=None)
         wandb_files.write_mark(job.attempt, made)
     say({"ended": asked["status"]})

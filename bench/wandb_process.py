@@ -28,7 +28,7 @@ _NOT_HANDED_ON = frozenset(
         *("SWEEP_ID", "SWEEP_PARAM_PATH", "DISABLED", "CONSOLE", "DATA_DIR", "CACHE_DIR"),
     )
 )
-# Seconds that a process has to end by itself.
+# Seconds that a process has to end once it has closed its pipe.
 _END_S = 5
 
 
@@ -116,15 +116,11 @@ class WandbProcess:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """Ends the process, and what it has started."""
+        """Ends the process, and what it has started: what it was asked is done, or given up."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None, "a pipe"
             with suppress(OSError):
                 pipe.close()
-        with suppress(subprocess.TimeoutExpired):
-            # With its input closed it has nothing more to do.
-            self._process.wait(_END_S if self._process.poll() is None else 0)
-        # W&B's own service outlives the process that started it where that was killed.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

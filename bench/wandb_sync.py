@@ -100,10 +100,7 @@ def upload(attempts: Sequence[Attempt], tracking: TrackingConfig) -> Uploaded:
         said = _sync(part, tracking)
         if not all(map(wandb_files.is_uploaded, part)):
             faults.append(said)
-    for attempt, folder in waiting.items():
-        if wandb_files.is_uploaded(folder):
-            arrived += 1
-            wandb_files.note_seen(attempt)
+    arrived += sum(map(wandb_files.is_uploaded, new))
     return Uploaded(arrived, len(runs) - len(waiting), faults, len(waiting) - arrived)
 
 

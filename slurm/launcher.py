@@ -70,7 +70,7 @@ class Launcher(HydraLauncher):
         self.work: Work = task_function  # type: ignore[assignment]  # the door's object
         self.composer = Composer(hydra_context.config_loader, config)
         # As typed: the runs of a sweep belong together under it.
-        self.sweep = " ".join(word.lstrip("+") for word in config.hydra.overrides.task)
+        self.typed = list(config.hydra.overrides.task)
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -117,7 +117,7 @@ class Launcher(HydraLauncher):
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise self.work.in_words(error) from error
         config = self.work.bind(values)
-        config = replace(config, tracking=tracking.of_sweep(config.tracking, self.sweep))
+        config = replace(config, tracking=tracking.of_sweep(config.tracking, self.typed))
         job = Job(label, config)
         if config.action in ("run", "plan"):
             job.run_id = self.work.plan(config)

@@ -61,11 +61,11 @@ class Runs:
     def flag(self):
         return self.results.with_name("fails")
 
-    def start(
-        self, *more, method="dense", fault=None, within=(), python_path=(), **environment
-    ):
+    def start(self, *more, method="dense", fault=None, within=(), python_path=(), **environment):
         """A process, in a session of its own so that all of it can be killed."""
-        code = ("-c", PLANTED.format(flag=str(self.flag), fault=fault)) if fault else ("-m", "bench")
+        code = (
+            ("-c", PLANTED.format(flag=str(self.flag), fault=fault)) if fault else ("-m", "bench")
+        )
         quiet = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
         path = {"PYTHONPATH": os.pathsep.join(map(str, (*python_path, ROOT)))}
         handed = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
@@ -95,7 +95,9 @@ class Runs:
         return process.returncode
 
     def recorded(self):
-        return sum(path.read_bytes().count(b"\n") for path in self.results.glob("*/1/batches.jsonl"))
+        return sum(
+            path.read_bytes().count(b"\n") for path in self.results.glob("*/1/batches.jsonl")
+        )
 
     def attempt(self):
         [folder] = self.results.glob("*/1")

@@ -170,7 +170,12 @@ def test_every_example_has_its_scores(attempt):
 
 def test_layers_are_averaged_over_the_rows_that_reach_a_position():
     rows = tracked.layers_by_position([batch(0)]).rows
-    assert rows[:4] == [["method", 0, 4, 2], ["method", 1, 1, 2], ["method", 2, 2, 1], ["method", 3, 3, 1]]
+    assert rows[:4] == [
+        ["method", 0, 4, 2],
+        ["method", 1, 1, 2],
+        ["method", 2, 2, 1],
+        ["method", 3, 3, 1],
+    ]
 
 
 def test_quality_stands_against_speed_with_dense_beside(attempt):

@@ -37,7 +37,9 @@ def main(pairs: int, overrides: list[str]) -> None:
             found[tracking].append(seconds(tracking, overrides))
         print(pair, {name: round(each[-1], 2) for name, each in found.items()}, flush=True)
     off, offline = (statistics.median(each) for each in found.values())
-    print(f"off {off:.2f} s, offline {offline:.2f} s: {offline - off:+.2f} s, {offline / off - 1:+.1%}")
+    print(
+        f"off {off:.2f} s, offline {offline:.2f} s: {offline - off:+.2f} s, {offline / off - 1:+.1%}"
+    )
 
 
 if __name__ == "__main__":

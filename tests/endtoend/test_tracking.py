@@ -75,7 +75,13 @@ def test_names_tags_tables_and_record_files_are_there(done):
     assert first["prompt"]
     assert first["references"]
     records = logged.artifacts[f"records-{run_id}-1"]
-    assert set(records) == {"start.json", "segments.jsonl", "batches.jsonl", "header.json", "log.txt"}
+    assert set(records) == {
+        "start.json",
+        "segments.jsonl",
+        "batches.jsonl",
+        "header.json",
+        "log.txt",
+    }
 
 
 def test_w_and_b_writes_below_the_results_folder_only(done):

@@ -162,6 +162,9 @@ def test_an_agent_of_w_and_b_finds_the_run_under_its_own_id(runs, server, accoun
 
 
 def test_an_exported_run_id_without_a_sweep_is_nobodys(runs, server, account):
-    assert runs.call(*LONGER, "seed=0,1", "-m", "tracking=online", WANDB_RUN_ID="mine", **account).code == 0
+    assert (
+        runs.call(*LONGER, "seed=0,1", "-m", "tracking=online", WANDB_RUN_ID="mine", **account).code
+        == 0
+    )
     assert len(server.runs) == 2
     assert "mine" not in server.runs
