@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -17,7 +18,7 @@ QUICK = ("model.weights=random", "gpu=cpu", "task.limit=2", "meter.repeats=1", "
 class FakeWriter:
     """Notes what it is asked, in the order of all events."""
 
-    events: list = []
+    events: ClassVar[list] = []
 
     def __init__(self, wait_s):
         self.events.append("made")

@@ -1,6 +1,6 @@
 """What tracking costs a run: wall time of the same command with tracking off and offline.
 
-Run: python tests/benchmarks/tracking_cost.py [PAIRS] [OVERRIDE ...]; the runs alternate, in fresh results folders.
+Run: python tests/benchmarks/tracking_cost.py [PAIRS] [OVERRIDE ...]; the runs alternate.
 """
 
 import os
@@ -35,11 +35,12 @@ def main(pairs: int, overrides: list[str]) -> None:
     for pair in range(pairs):
         for tracking in ("off", "offline")[:: 1 if pair % 2 else -1]:
             found[tracking].append(seconds(tracking, overrides))
-        print(pair, {name: round(each[-1], 2) for name, each in found.items()}, flush=True)
+        now = {name: round(each[-1], 2) for name, each in found.items()}
+        sys.stdout.write(f"{pair}: {now}\n")
+        sys.stdout.flush()
     off, offline = (statistics.median(each) for each in found.values())
-    print(
-        f"off {off:.2f} s, offline {offline:.2f} s: {offline - off:+.2f} s, {offline / off - 1:+.1%}"
-    )
+    more_s, share = offline - off, offline / off - 1
+    sys.stdout.write(f"off {off:.2f} s, offline {offline:.2f} s: {more_s:+.2f} s, {share:+.1%}\n")
 
 
 if __name__ == "__main__":
