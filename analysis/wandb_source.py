@@ -16,7 +16,7 @@ from analysis.runs import SETTINGS, Row
 from bench import columns
 from bench.errors import InputError
 from bench.identity import digest
-from bench.wandb_process import environment
+from bench.wandb_process import environment, last_words
 
 ABOUT = "wandb:ENTITY/PROJECT"
 _PREFIX, _READER = "wandb:", "analysis.wandb_reader"
@@ -53,10 +53,9 @@ def _asked(path: str) -> list[dict[str, Any]]:
     asked = [sys.executable, "-m", _READER, path]
     done = subprocess.run(asked, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines()
         raise InputError(
             "W&B cannot be read",
-            got=said[-1] if said else f"its process ended with {done.returncode}",
+            got=last_words(done.stderr) or f"its process ended with {done.returncode}",
             allowed="a network, and an account that may see it: wandb login, or WANDB_API_KEY",
             where="--source",
         )

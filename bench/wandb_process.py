@@ -8,6 +8,7 @@ torch. Not here: what it is asked (``tracking.py``), what it does (``wandb_write
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -28,6 +29,8 @@ _NOT_HANDED_ON = frozenset(
         *("SWEEP_ID", "SWEEP_PARAM_PATH", "DISABLED", "CONSOLE", "DATA_DIR", "CACHE_DIR"),
     )
 )
+# As a traceback ends; what follows may go over several lines.
+_RAISED = re.compile(r"[\w.]+(Error|Exception|Failed)\b")
 # Seconds that a process has to end once it has closed its pipe.
 _END_S = 5
 
@@ -127,12 +130,12 @@ class WandbProcess:
         self._told.close()
 
     def _why(self) -> str:
-        """The last line that a process that ended has said."""
+        """What a process that ended has said last."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         self._told.seek(0)
-        lines = self._told.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else f"its process ended with {self._process.poll()}"
+        said = last_words(self._told.read().decode(errors="replace"))
+        return said or f"its process ended with {self._process.poll()}"
 
 
 class Writer:
@@ -197,6 +200,13 @@ class Writer:
         if self._process is not None:
             self._process.close()
         self._process, self._ready = None, False
+
+
+def last_words(text: str) -> str:
+    """The line that says why: that of the last exception, else the last one."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    return (raised or lines or [""])[-1].strip()
 
 
 def environment() -> dict[str, str]:

@@ -16,7 +16,7 @@ from bench import wandb_files, wandb_jobs
 from bench.config import TrackingConfig
 from bench.errors import SkipbenchError
 from bench.store import Attempt
-from bench.wandb_process import WandbError, WandbProcess, environment
+from bench.wandb_process import WandbError, WandbProcess, environment, last_words
 
 LIVE = "bench.wandb_live"
 # Seconds to say that a run stopped: before a requeue there is little time.
@@ -125,5 +125,5 @@ def _sync(folders: Sequence[Path], tracking: TrackingConfig) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"no answer in {tracking.wait_s * len(folders)} s"
-    lines = done.stdout.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else f"wandb sync ended with {done.returncode}"
+    said = last_words(done.stdout.decode(errors="replace"))
+    return said or f"wandb sync ended with {done.returncode}"

@@ -99,6 +99,11 @@ class Runs:
             path.read_bytes().count(b"\n") for path in self.results.glob("*/1/batches.jsonl")
         )
 
+    def whole_lines(self):
+        """The batches that are recorded, as they stand in the file."""
+        data = b"".join(path.read_bytes() for path in self.results.glob("*/1/batches.jsonl"))
+        return data[: data.rfind(b"\n") + 1]
+
     def attempt(self):
         [folder] = self.results.glob("*/1")
         return folder
