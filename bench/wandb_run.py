@@ -97,8 +97,9 @@ def fill(run: wandb.Run, job: Job, shown: Content) -> None:
     run.summary.update(shown.summary)
     media: dict[str, Any] = {name: _table(sheet) for name, sheet in shown.sheets.items()}
     media |= {f"charts/{name}": _drawn(chart) for name, chart in shown.charts.items()}
-    if media:
-        run.log(media, step=len(shown.history))
+    step = _step_of_media(run, shown)
+    if media and step is not None:
+        run.log(media, step=step)
     if job.artifacts:
         records = wandb.Artifact(f"records-{shown.run_id}", type="records")
         for name in _RECORDS:
@@ -107,6 +108,17 @@ def fill(run: wandb.Run, job: Job, shown: Content) -> None:
                 # Not copied: records are only added to, and an attempt that ends is not.
                 records.add_file(str(path), policy="immutable", skip_cache=True)
         run.log_artifact(records)
+
+
+def _step_of_media(run: wandb.Run, shown: Content) -> int | None:
+    """The last batch's; the next one if W&B has closed that and no further batch will come.
+
+    None where one will: it would find its step taken.
+    """
+    last = len(shown.history) - 1
+    if last >= run.starting_step:
+        return last
+    return last + 1 if shown.summary["status"] == "done" else None
 
 
 def end(run: wandb.Run, status: str) -> None:

@@ -138,7 +138,7 @@ class Runs:
 
 
 def batches_of(history):
-    """Batches in a W&B history, in order; its last row, of tables, has none."""
+    """Batches in a W&B history, in order."""
     return [row["batch"] for row in history if "batch" in row]
 
 
