@@ -46,20 +46,20 @@ def beside(attempt: Attempt, config: RunConfig) -> Iterator[Callable[[], None]]:
             try:
                 yield lambda: None
             finally:
-                _end_live(live, attempt, config, writer)
+                _safely(lambda: _end_live(live, attempt, config, writer), config)
             return
         writer.start()
         try:
             yield writer.settle
         finally:
-            _hand_over([attempt], config, writer)
+            _safely(lambda: _hand_over([attempt], config, writer), config)
 
 
 def catch_up(attempts: Sequence[Attempt], config: RunConfig) -> None:
     """Hands over attempts that ended without: killed at their end, or without a W&B that worked."""
     if config.tracking.mode != "off":
         with Writer(config.tracking.wait_s) as writer:
-            _hand_over(attempts, config, writer)
+            _safely(lambda: _hand_over(attempts, config, writer), config)
 
 
 def of_sweep(config: TrackingConfig, overrides: Sequence[str]) -> TrackingConfig:
@@ -111,13 +111,18 @@ def warn(text: str) -> None:
     sys.stderr.flush()
 
 
+def _safely(work: Callable[[], None], config: RunConfig) -> None:
+    """Does what has to do with W&B, so that nothing of it changes how a run ends."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001  # whatever it is, the run's own end must be told
+        first = (str(error).splitlines() or [""])[0]
+        warn(_made_up_for(f"{type(error).__name__}: {first}", "export-wandb", config))
+
+
 def _hand_over(attempts: Sequence[Attempt], config: RunConfig, writer: Writer) -> None:
     """Builds, and uploads where that is wanted, what has ended; tells what went wrong."""
-    try:
-        ended = [each for each in attempts if each.status() in _ENDED]
-    except SkipbenchError as error:
-        warn(_made_up_for(str(error).splitlines()[0], "export-wandb", config))
-        return
+    ended = [each for each in attempts if each.status() in _ENDED]
     made, faults = built(ended, config, writer)
     for fault in faults:
         warn(_made_up_for(fault, "export-wandb", config))
