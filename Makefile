@@ -2,7 +2,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check readme tiny clean
+.PHONY: help setup run test slurm check readme tiny clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,11 @@ run: setup  ## SkipDecode on the embedded model, on the CPU (ARGS='key=value ...
 	$(PY) -m bench +method=skipdecode $(ARGS)
 
 test: setup  ## all tests that need no GPU and no cluster (ARGS='--run-slow' for the slow ones)
-	$(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile $(ARGS)
+
+slurm: setup  ## the tests on a one-node SLURM cluster, which root can install (ARGS=--run-slurm-long)
+	@if slurm/lab/install.sh; then $(PY) -m pytest tests/slurm/lab --run-slurm $(ARGS); \
+	else echo "SLURM is not to be had here: its tests are left out"; fi
 
 check: setup  ## format, lint and types
 	$(PY) -m ruff format --check .
@@ -28,15 +32,22 @@ check: setup  ## format, lint and types
 readme: setup  ## runs the commands that README.md shows
 	.ci/readme README.md
 
-# What made bench/embedded/tiny: seed 0, some 15 + 5 minutes on 2 cores.
+# What made bench/embedded/tiny: seed 0, some 15 minutes on 2 cores, then 5 for each variant.
 TINY := model=scratch task=demo model.shape.vocab_size=768 model.shape.max_positions=2048 \
 	train.batch_size=32 train.save_dtype=bfloat16
+TINY_FROM_DENSE := $(TINY) train.steps=1000 train.lr=1e-3 \
+	model.checkpoint=bench/embedded/tiny/dense rerun=true
 
-tiny: setup  ## trains the embedded model again (half an hour; see CHANGELOG before replacing it)
+tiny: setup  ## trains the embedded model again (an hour; see CHANGELOG before replacing it)
 	$(PY) -m bench.train +method=dense $(TINY) train.steps=2500 train.lr=2e-3 \
 		train.warmup_steps=200 train.output=bench/embedded/tiny/dense rerun=true
-	$(PY) -m bench.train +method=skipdecode $(TINY) train.steps=1000 train.lr=1e-3 \
-		model.checkpoint=bench/embedded/tiny/dense train.output=bench/embedded/tiny/skipdecode rerun=true
+	$(PY) -m bench.train +method=skipdecode $(TINY_FROM_DENSE) \
+		train.output=bench/embedded/tiny/skipdecode
+	$(PY) -m bench.train +method=calm $(TINY_FROM_DENSE) train.output=bench/embedded/tiny/calm
+	$(PY) -m bench.train +method=calm method.stage=classifier task=demo train.batch_size=32 \
+		train.steps=200 model.checkpoint=bench/embedded/tiny/calm rerun=true
+	$(PY) -m bench.train +method=layerskip $(TINY_FROM_DENSE) method.early_exit_scale=1.0 \
+		method.rotation=4 train.output=bench/embedded/tiny/layerskip
 
 clean:  ## caches and build leftovers; keeps .venv and results
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

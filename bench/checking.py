@@ -15,6 +15,8 @@ from bench.jobs import check_writable
 from bench.memory_estimate import Estimate, estimate
 from bench.planning import plan
 from bench.preparation import Prepared, prepare
+from bench.summary import METHOD
+from methods.registry import find_params
 
 _MEMORY_FILE = Path("/proc/meminfo")
 
@@ -44,7 +46,12 @@ def memory_of(prepared: Prepared) -> Estimate:
     """The estimate of a run's memory."""
     planned = prepared.planned
     config = planned.config
-    shapes = {each.fingerprint: each.shape for each in planned.weights.values()}
+    own = find_params(config.method.name).ABILITIES.engine == "own"
+    # A peer holds the weights in a model of its own, beside the baseline's.
+    shapes = {
+        (each.fingerprint, own or leg != METHOD): each.shape
+        for leg, each in planned.weights.items()
+    }
     packs = prepared.device.type == "cpu" and config.engine.dtype == "float32"
     return estimate(
         shapes.values(),

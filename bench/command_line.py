@@ -17,6 +17,8 @@ from bench.errors import InputError
 _CONF = ROOT / "conf"
 _SETTING = re.compile(r"([a-z]\w*)(\.\w+)*=")
 _CHOICES = re.compile(r"\+{0,2}([a-z]\w*)=\[")
+# What Hydra reads as a value, and so refuses without naming the group.
+_VALUE = re.compile(r"\+{0,2}([a-z]\w*)=(-?\d+(\.\d*)?|true|false)", re.IGNORECASE)
 _SWEEP_FLAGS = {"-m", "--multirun"}
 
 
@@ -48,6 +50,14 @@ def _check_one_choice(argument: str) -> None:
             f"A run has one {matched[1]}",
             got=argument,
             allowed=f"one of {', '.join(usage.choices(matched[1]))}; for several runs a,b and -m",
+            where=f"{matched[1]}=NAME",
+        )
+    matched = _VALUE.fullmatch(argument)
+    if matched and (_CONF / matched[1]).is_dir():
+        raise InputError(
+            f"{matched[1]} is a group of settings, and has no value of its own",
+            got=argument,
+            allowed=f"one of {', '.join(usage.choices(matched[1]))}; or {matched[1]}.KEY=VALUE",
             where=f"{matched[1]}=NAME",
         )
 

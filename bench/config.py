@@ -14,6 +14,8 @@ from bench.binding import bind, others, unknown
 from bench.calibration_settings import CalibrateConfig
 from bench.errors import FaultsError, InputError
 from bench.gpus import GpuConfig
+from bench.tracking_settings import TrackingConfig
+from bench.resources import SlurmConfig
 from methods.contract import ParamsModule
 from methods.engine.shape import FAMILY_FIELDS, Shape, complete_fields
 from methods.registry import UnknownMethodError, find_params
@@ -64,6 +66,8 @@ class ModelConfig:
     baseline: str | None = None
     tokenizer: str | None = None
     variants: Mapping[str, str] | None = None
+    published: Mapping[str, Mapping[str, Any]] | None = None
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def configured_shape(self) -> Shape:
         """The Shape that the architecture fields give.
@@ -138,32 +142,6 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackingConfig:
-    """Whether and as what runs are handed to W&B, beside their own records."""
-
-    name: Literal["offline", "online", "off"]
-    project: str | None
-    entity: str | None
-    group: str | None
-    tags: tuple[str, ...]
-    notes: str | None
-    sample: int
-    artifacts: bool
-    wait_s: int
-    runs: tuple[str, ...]
-    wandb_mode: str | None
-    agent_sweep_id: str | None
-    agent_run_id: str | None
-
-    @property
-    def mode(self) -> Literal["offline", "online", "off"]:
-        """The choice, unless W&B's own switch allows less."""
-        if self.wandb_mode == "disabled":
-            return "off"
-        return "offline" if self.wandb_mode == "offline" and self.name == "online" else self.name
-
-
-@dataclass(frozen=True, slots=True)
 class TrainConfig:
     """A training recipe."""
 
@@ -183,9 +161,23 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """How the runs of a sweep are started."""
+    """How the runs of a sweep are started, as in ``conf/launch/*.yaml``."""
 
     fail_fast: bool
+    wait: bool
+    dry_run: bool
+    job_name: str
+    runs_per_job: int
+    array_parallelism: int | None
+    setup: tuple[str, ...]
+    python: str | None
+    notice_s: int
+    margin_s: int
+    grace_s: int | None
+    max_timeouts: int
+    requeue: bool
+    changed_code: Literal["refuse", "record"]
+    slurm: SlurmConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ class Decoded:
         non_finite_rows: rows with a NaN or infinite logit.
         speculation: of a method that drafts; None for others.
         round_s: seconds of each round; empty unless each was timed.
+        first_round: kept tokens of the first Round, per row; None where each row has one, as every
+            method of ours gives.
     """
 
     ids: list[list[int]]
@@ -66,6 +68,7 @@ class Decoded:
     non_finite_rows: list[int]
     speculation: Speculation | None = None
     round_s: list[float] = field(default_factory=list)
+    first_round: list[int] | None = None
 
 
 class Stops:
@@ -136,7 +139,7 @@ def decode(
         rounds = _rounds(generator, ledger, watch, Stops(rule, len(prompts.lengths), device))
     finally:
         generator.close()
-    return _counted(rounds, rule, ledger, watch, chooser)
+    return counted(rounds, rule, ledger, watch, chooser)
 
 
 def _rounds(
@@ -161,7 +164,7 @@ def _rounds(
     return rounds
 
 
-def _counted(
+def counted(
     rounds: Sequence[Round], rule: StopRule, ledger: Ledger, watch: Stopwatch, chooser: Chooser
 ) -> Decoded:
     """Cuts every row behind its stop and counts what is kept."""

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import disk, store
+from bench import calibration_store, disk, store
+from bench.calibration_store import Folder
 from bench.errors import InputError
 from bench.store import Attempt, DamagedError, NewerError
 
@@ -74,6 +75,8 @@ def examine(results_dir: Path) -> list[Finding]:
             found += _reached(folder, _of_run(folder))
         else:
             found.append(_foreign(folder))
+    for calibration in calibration_store.folders(results_dir):
+        found += _reached(calibration.path, _of_calibration(calibration))
     return found
 
 
@@ -179,6 +182,18 @@ def _of_batches(attempt: Attempt) -> Iterator[Finding]:
         cut = _command(f"truncate -s {sum(len(line) + 1 for line in lines[:-1])}", path)
         mend = cut if attempt.is_done() else f"run the same command again, or {cut}"
         yield Finding(path, "its last line is torn, and left out where it is read", mend)
+
+
+def _of_calibration(folder: Folder) -> Iterator[Finding]:
+    """A damaged record or text; texts that were decoded for it are decoded again."""
+    again = f"{_command('rm -r', folder.path)}, then calibrate again"
+    try:
+        folder.record()
+        folder.parts()
+    except NewerError as error:
+        yield Finding(folder.path, f"{error.failed}: {error.got}", error.where)
+    except DamagedError as error:
+        yield Finding(folder.path, f"a record in it is damaged: {error.got}", again)
 
 
 def _foreign(path: Path) -> Finding:

@@ -128,8 +128,9 @@ def _enter(
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(entry)()
     except SkipbenchError as error:
         entry.tell(error)
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped; the same command goes on where it was\n")
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "the same command goes on where it was"
+        sys.stderr.write(f"stopped; {said}\n")
         sys.exit(INTERRUPTED_EXIT)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         if entry.entered:
@@ -225,6 +226,8 @@ def _act(config: RunConfig) -> None:
             from bench.tracking import catch_up
 
             catch_up([shown], config)
+    elif config.action == "calibrate":
+        _calibrate(config)
     elif config.action == "list":
         print(usage.listing())
     elif config.action == "check":
@@ -259,6 +262,17 @@ def _hand_over(config: RunConfig) -> None:
     from bench import tracking_actions
 
     (tracking_actions.sync if config.action == "sync" else tracking_actions.export)(config)
+
+
+def _calibrate(config: RunConfig) -> None:
+    from bench.calibration_plan import plan_calibration
+    from bench.calibration_report import show_if_done
+
+    wanted = plan_calibration(config)
+    if not show_if_done(wanted):
+        from bench.calibrating import make
+
+        make(wanted)
 
 
 def _train(config: RunConfig) -> None:

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import OmegaConf
 from yaml import YAMLError  # type: ignore[import-untyped]  # omegaconf's; no stubs are installed
 
 from bench.binding import bind
 from bench.errors import FaultsError, InputError
+from bench.resources import SlurmConfig
 
 AUTO, CPU = "auto", "cpu"
 FOLDER = Path(__file__).resolve().parent.parent / "conf" / "gpu"
@@ -55,6 +56,8 @@ class GpuConfig:
         memory_bytes: how much of it there is.
         threads: with which a CPU was measured; None for GPUs.
         source: where the rates come from, as a sentence.
+        kind: a CPU of a name of its own, such as that of a partition's nodes, is a cpu too.
+        slurm: what gets one on a cluster.
     """
 
     name: str
@@ -65,6 +68,13 @@ class GpuConfig:
     memory_bytes: int | None = None
     threads: int | None = None
     source: str | None = None
+    kind: Literal["gpu", "cpu"] = "gpu"
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the CPU."""
+        return self.name == CPU or self.kind == "cpu"
 
 
 # What is known of a device of which nothing is known but its name.
@@ -96,7 +106,7 @@ def of_device(device_name: str) -> GpuConfig:
     Raises:
         InputError: for two profiles of the device.
     """
-    found = _naming(device_name, (each for each in _files(FOLDER) if each[1].name != CPU))
+    found = _naming(device_name, (each for each in _files(FOLDER) if not each[1].is_cpu))
     return GpuConfig(slug(device_name)) if found is None else found
 
 
@@ -110,7 +120,7 @@ def rates_for(profile: GpuConfig, threads: int) -> GpuConfig:
     Raises:
         InputError: for two profiles of the CPU.
     """
-    if profile.name != CPU:
+    if not profile.is_cpu:
         return profile
     stated = profile if profile.threads in (None, threads) else _without_rates(profile)
     model = cpu_model()
@@ -135,7 +145,7 @@ def unknown_rates(profile: GpuConfig) -> str | None:
     """The line that a user must see of a device without rates; None for one that has some."""
     if has_rates(profile):
         return None
-    of_cpu = profile.name == CPU
+    of_cpu = profile.is_cpu
     device = "this CPU with this number of threads" if of_cpu else profile.name
     command = "python -m bench action=profile-gpu" + (" gpu=cpu" if of_cpu else "")
     return f"The peak rates of {device} are not known: {command} measures them and adds a profile."
@@ -235,7 +245,13 @@ def _filled(given: Any, found: Any) -> Any:  # noqa: ANN401  # a profile, or its
 
 
 def _without_rates(profile: GpuConfig) -> GpuConfig:
-    return replace(_NOT_KNOWN, name=profile.name, device_names=profile.device_names)
+    return replace(
+        _NOT_KNOWN,
+        name=profile.name,
+        device_names=profile.device_names,
+        kind=profile.kind,
+        slurm=profile.slurm,
+    )
 
 
 def _rates(profile: GpuConfig) -> Iterator[tuple[str, float | None]]:

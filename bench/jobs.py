@@ -5,9 +5,10 @@ table. Free of torch. Not here: composing, and running (``slurm/launcher.py``).
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,9 +20,15 @@ from bench.errors import InputError
 
 NEW, STOPPED, FAILED, DONE = "new", "stopped", "failed", "done"
 RUNNING, NOT_STARTED, TWICE = "running", "not started", "same run as above"
+# Of a cluster.
+QUEUED, ELSEWHERE = "queued", "queued before"
+OUT_OF_MEMORY, TIMED_OUT, CANCELLED = "out of memory", "timed out", "cancelled"
+PREEMPTED, LOST = "preempted", "lost"
 _SETTINGS_WIDTH = 100
 # What a sweep has not yet ended.
-OPEN = frozenset({NEW, STOPPED, RUNNING})
+OPEN = frozenset({NEW, STOPPED, RUNNING, QUEUED})
+# Ends of a run on a cluster without a result.
+BAD_ENDS = frozenset({FAILED, OUT_OF_MEMORY, TIMED_OUT, CANCELLED, PREEMPTED, LOST, NOT_STARTED})
 
 
 @dataclass(slots=True)
@@ -35,6 +42,7 @@ class Job:
         status: as the store has it, then as the sweep goes on.
         time_s: seconds that it took; None before it ended.
         note: why it did not end well: a file or a few words.
+        values: the configuration as composed, to be frozen; None where it is not.
     """
 
     overrides: str
@@ -43,6 +51,7 @@ class Job:
     status: str = NEW
     time_s: float | None = None
     note: str = ""
+    values: Mapping[str, Any] | None = None
 
     def attempt(self) -> store.Attempt | None:
         """The attempt that this job makes; None without a run id."""

@@ -38,8 +38,12 @@ class Times(NamedTuple):
 
 
 def tokens(legs: Sequence[Leg], first: int) -> int:
-    """Kept tokens from the ``first``-th of each row on."""
-    return sum(max(len(row) - first, 0) for leg in legs for row in leg.ids)
+    """Kept tokens; those of the first Round are left out if ``first`` is 1, not if it is 0."""
+    return sum(
+        max(len(row) - first * before, 0)
+        for leg in legs
+        for row, before in zip(leg.ids, leg.first_tokens(), strict=True)
+    )
 
 
 def timed(legs: Sequence[Leg]) -> list[Leg]:
@@ -58,6 +62,11 @@ def times(legs: Sequence[Leg]) -> Times:
     )
 
 
+def _longest(leg: Leg) -> int:
+    """Decode tokens of the row that has most."""
+    return max(len(row) - before for row, before in zip(leg.ids, leg.first_tokens(), strict=True))
+
+
 def latency_columns(legs: Legs) -> dict[str, Any]:
     """Rate, TTFT, TPOT and time of a round of the method leg, with their percentiles."""
     own, of = timed(legs["method"]), times(legs["method"])
@@ -66,7 +75,7 @@ def latency_columns(legs: Legs) -> dict[str, Any]:
     tpot_s = [
         [timing.decode_s / longest for timing in leg.timings]
         for leg in own
-        if (longest := max(map(len, leg.ids)) - 1) > 0
+        if (longest := _longest(leg)) > 0
     ]
     passes = [each for batch in tpot_s for each in batch]
     # Without the prompt's round.

@@ -5,48 +5,85 @@ together. Not here: which weights a leg has (``planning.py``), how legs are meas
 (``measure.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
-from bench import gpus, log, models
+from bench import companion, gpus, log, models
 from bench.config import DENSE
 from bench.costs import Rates
+from bench.decoding import decode
 from bench.errors import InputError
 from bench.measure import Runner
 from bench.memory_estimate import estimate
+from bench.peers import PeerDecoder
 from bench.preparation import Prepared
 from bench.progress import Progress
 from bench.promise import Machine
 from bench.summary import METHOD, OWN_DENSE
 from bench.weights import Weights
+from methods.contract import HasCompanion, Method
 from methods.engine.bound import Options
+from methods.engine.hf import HfModel
 from methods.engine.inference import InferenceModel
 from methods.engine.transformer import Transformer
 from methods.registry import find_method, find_params
 
 
-def runners(prepared: Prepared) -> Mapping[str, Runner]:
-    """Each leg's method and weights; equal weights are held once."""
+def runners(prepared: Prepared, held: dict[Hashable, Any] | None = None) -> Mapping[str, Runner]:
+    """Each leg's method and weights; equal weights are held once.
+
+    Args:
+        prepared: the run.
+        held: models of the last run in this process; those that this one needs are not loaded
+            again, the others are let go. Changed in place. None for a run alone.
+    """
+    held = {} if held is None else held
     config, legs = prepared.planned.config, prepared.planned.weights
-    held: dict[str, InferenceModel] = {}
-    distinct = {weights.fingerprint: weights for weights in legs.values()}
+    engines = {leg: _engine(prepared, leg) for leg in legs}
+    keys = {leg: _held_as(prepared, engines[leg], weights) for leg, weights in legs.items()}
+    distinct = {keys[leg]: (engines[leg], weights) for leg, weights in legs.items()}
+    for key in set(held) - set(distinct):
+        del held[key]
     with Progress("loading weights", len(distinct), quiet=config.verbosity == "quiet") as progress:
-        for fingerprint, weights in distinct.items():
-            log.LOG.info("loading %s", weights.folder or fingerprint)
-            held[fingerprint] = _inference_form(prepared, weights)
-            progress.to(len(held))
+        for at, (key, (engine, weights)) in enumerate(distinct.items()):
+            if key not in held:
+                told = weights.folder or weights.fingerprint
+                log.LOG.info("loading %s for engine %s", told, engine)
+                load = _inference_form if engine == "own" else _peer_form
+                held[key] = load(prepared, weights)
+            progress.to(at + 1)
     # A time that nobody could have stands beside none.
     realisable = find_params(config.method.name).ABILITIES.realisable
     found = {}
     for leg, weights in legs.items():
-        name = config.method.name if leg == METHOD else DENSE
-        params = prepared.params if leg == METHOD else find_params(DENSE).Params()
-        method = find_method(name).Method(params, weights.shape)
+        if leg == METHOD:
+            method = method_of(prepared, prepared.params)
+        else:
+            method = find_method(DENSE).Method(find_params(DENSE).Params(), weights.shape)
         timed = realisable and leg != OWN_DENSE
-        found[leg] = Runner(method, held[weights.fingerprint], timed=timed)
+        drive = decode if engines[leg] == "own" else PeerDecoder()
+        found[leg] = Runner(method, held[keys[leg]], timed=timed, decode=drive)
     return found
+
+
+def _engine(prepared: Prepared, leg: str) -> str:
+    """Whose code decodes a leg: a peer's is the method leg."""
+    name = prepared.planned.config.method.name if leg == METHOD else DENSE
+    return find_params(name).ABILITIES.engine
+
+
+def method_of(prepared: Prepared, params: Any) -> Method:  # noqa: ANN401  # each method has its own type of params
+    """The run's method with these settings, and with what it needs beside its weights."""
+    name, own = prepared.planned.config.method.name, prepared.planned.weights[METHOD]
+    method = find_method(name).Method(params, own.shape)
+    beside = companion.find(name, params, own)
+    if beside is not None and isinstance(method, HasCompanion):
+        method.attach(load_file(beside.path), prepared.device)
+    return method
 
 
 def machine(prepared: Prepared) -> Machine:
@@ -75,7 +112,7 @@ def sizes(prepared: Prepared) -> dict[str, Any]:
     needed = estimate(
         [planned.weights[METHOD].shape],
         dtype=config.engine.dtype,
-        packed=_packs(prepared),
+        packed=_engine(prepared, METHOD) == "own" and _packs(prepared),
         rows=min(config.meter.batch_size, len(prepared.rows)),
         positions=max(map(len, prepared.rows)) + config.max_new_tokens,
     )
@@ -104,12 +141,30 @@ def _packs(prepared: Prepared) -> bool:
 
 
 def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
-    config = prepared.planned.config
-    dtype: torch.dtype = getattr(torch, config.engine.dtype)
-    packed = _packs(prepared)
-    transformer: Transformer = models.load(weights, dtype)
-    options = Options(
-        dtype=dtype, device=str(prepared.device), packed=packed, rows=config.meter.batch_size
-    )
+    options = _options(prepared)
+    transformer: Transformer = models.load(weights, options.dtype)
     # The parameters are given up block by block, so that weights are held once.
     return InferenceModel(transformer, options, consume=True)
+
+
+def _peer_form(prepared: Prepared, weights: Weights) -> HfModel:
+    """As the library holds it: of the engine's options, dtype and device alone apply."""
+    options = replace(_options(prepared), packed=False, rows=1)
+    return models.load_peer(weights, options)
+
+
+def _held_as(prepared: Prepared, engine: str, weights: Weights) -> Hashable:
+    """What a model must be for a leg to run on it: these weights, held like this."""
+    return engine, weights.fingerprint, _options(prepared)
+
+
+def _options(prepared: Prepared) -> Options:
+    config = prepared.planned.config
+    packed = _packs(prepared)
+    return Options(
+        dtype=getattr(torch, config.engine.dtype),
+        device=str(prepared.device),
+        packed=packed,
+        # Of what is not laid out by it, the rows make no other model.
+        rows=config.meter.batch_size if packed else 1,
+    )

@@ -21,9 +21,7 @@ from bench.meters.memory import PeakRss
 from bench.schema import BatchRecord, Difference, Leg
 from bench.summary import METHOD, TIE
 from bench.tasks.contract import Example
-from methods.contract import Method
 from methods.engine.cache import Prompts
-from methods.engine.inference import InferenceModel
 from methods.engine.sampling import Chooser
 
 
@@ -32,14 +30,16 @@ class Runner:
     """What a leg runs.
 
     Attributes:
-        method: with its settings.
+        method: a ``Method`` or, with ``model`` and ``decode`` to match, a ``Peer``.
         model: weights in inference form; legs on the same weights share one.
         timed: whether its time is wanted (a leg for ids alone is decoded once).
+        decode: drives the method, as ``decoding.decode`` does.
     """
 
-    method: Method
-    model: InferenceModel
+    method: Any
+    model: Any
     timed: bool = True
+    decode: Callable[..., Decoded] = decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,8 @@ class Measurer:
     @property
     def device_name(self) -> str:
         """Where prompts go."""
-        return next(iter(self.runners.values())).model.options.device
+        device: str = next(iter(self.runners.values())).model.options.device
+        return device
 
     def _warm_up(self, prompts: Prompts) -> dict[str, list[Timing]]:
         """Times of the first passes over a number of rows, which pay for what is made once."""
@@ -203,7 +204,7 @@ class Measurer:
 
     def _decode(self, name: str, prompts: Prompts, *, every_round: bool = False) -> Decoded:
         runner, plan = self.runners[name], self.plan
-        return decode(
+        return runner.decode(
             runner.method,
             runner.model,
             prompts,
@@ -269,5 +270,6 @@ class Measurer:
             decode_required=decoded.decode_required,
             decode_traffic=decoded.decode_traffic,
             speculation=decoded.speculation,
+            first_round=decoded.first_round,
             **passes.more,
         )

@@ -10,7 +10,8 @@ import torch
 
 from bench import text
 from bench.weights import Weights, not_a_checkpoint
-from methods.engine import checkpoint
+from methods.engine import checkpoint, hf
+from methods.engine.bound import Options
 from methods.engine.files import CheckpointError
 from methods.engine.transformer import Transformer
 
@@ -25,6 +26,20 @@ def load(weights: Weights, dtype: torch.dtype | None = None) -> Transformer:
         return Transformer(weights.shape).initialise(weights.seed)
     try:
         return checkpoint.load(weights.folder, dtype)
+    except CheckpointError as error:
+        raise not_a_checkpoint(weights.folder, error) from error
+
+
+def load_peer(weights: Weights, options: Options) -> hf.HfModel:
+    """The weights in transformers' own model, for a peer.
+
+    Raises:
+        InputError: for a folder that is no complete checkpoint.
+    """
+    if weights.folder is None:
+        return hf.from_transformer(load(weights), options)
+    try:
+        return hf.from_folder(weights.folder, options)
     except CheckpointError as error:
         raise not_a_checkpoint(weights.folder, error) from error
 

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench import gpus, lookup
+from bench import calibrated, companion, gpus, lookup
+from bench.calibration_store import Calibration
 from bench.config import DENSE, RunConfig, TaskConfig
 from bench.errors import InputError
 from bench.fingerprint import fingerprint
@@ -20,6 +21,7 @@ from bench.identity import digest, identity
 from bench.summary import BASELINE, METHOD, OWN_DENSE
 from bench.tasks.contract import Example, Split, Task
 from bench.weights import Weights, baseline_weights, method_weights
+from methods.engine.shape import Shape
 from methods.registry import find_params
 
 
@@ -36,6 +38,7 @@ class Planned:
         examples: those that are decoded.
         identity: all that bears on a number.
         run_id: its hash.
+        calibration: that gave the value of the method's calibrated setting; None if none did.
     """
 
     config: RunConfig
@@ -46,11 +49,17 @@ class Planned:
     examples: Sequence[Example]
     identity: Mapping[str, Any]
     run_id: str
+    calibration: Calibration | None = None
 
     @property
     def gpu(self) -> str:
         """The device profile's name."""
         return self.profile.name
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """What the weights and a calibration say, from which settings are completed."""
+        return _known(self.config, self.weights[METHOD], self.calibration)
 
 
 def plan(config: RunConfig) -> Planned:
@@ -59,9 +68,11 @@ def plan(config: RunConfig) -> Planned:
     Raises:
         InputError: for weights, settings or examples that do not go together.
     """
-    # Only a run is worth a download; a plan says what is missing.
-    fetch = config.action == "run"
+    _check_able(config)
+    # Only what decodes is worth a download; a plan says what is missing.
+    fetch = config.action in ("run", "calibrate")
     own = method_weights(config.model, config.method.name, config.seed, fetch=fetch)
+    _check_runs(config, own.shape)
     weights = {METHOD: own}
     if _wants_baseline(config):
         weights[BASELINE] = baseline_weights(
@@ -78,20 +89,97 @@ def plan(config: RunConfig) -> Planned:
         config.task.name, config.task.params, config.task.split, config.task.limit
     )
     profile = gpus.resolve(config.gpu)
-    fingerprints = {leg: each.fingerprint for leg, each in weights.items()}
-    if config.model.tokenizer is not None:
-        # Another one than the checkpoint's, whose fingerprint holds its own.
-        fingerprints["tokenizer"] = fingerprint(Path(config.model.tokenizer).expanduser(), [])
     names = identity(
         config,
         device=profile.name,
-        weights=fingerprints,
-        resolved=_params_of_identity(config, own),
+        weights=_fingerprints(config, weights),
+        resolved=_params_of_identity(config, own, own.trained),
         examples=examples_hash,
     )
+    calibration = calibrated.of_run(config, names)
+    if calibration is not None:
+        resolved = _params_of_identity(config, own, _known(config, own, calibration))
+        names = {**names, "method": {**names["method"], **resolved}}
     return Planned(
-        config, profile, weights, own_reference, task, examples, names, run_id=digest(names)
+        config=config,
+        profile=profile,
+        weights=weights,
+        own_reference=own_reference,
+        task=task,
+        examples=examples,
+        identity=names,
+        run_id=digest(names),
+        calibration=calibration,
     )
+
+
+def _fingerprints(config: RunConfig, weights: Mapping[str, Weights]) -> dict[str, str]:
+    """Of each leg's weights, and of what is read beside them.
+
+    Raises:
+        InputError: if what the method needs beside its weights is not there.
+    """
+    found = {leg: each.fingerprint for leg, each in weights.items()}
+    if config.model.tokenizer is not None:
+        # Another one than the checkpoint's, whose fingerprint holds its own.
+        found["tokenizer"] = fingerprint(Path(config.model.tokenizer).expanduser(), [])
+    beside = companion.find(config.method.name, config.method.params, weights[METHOD])
+    if beside is not None:
+        found["companion"] = beside.fingerprint
+    return found
+
+
+def _known(config: RunConfig, own: Weights, calibration: Calibration | None) -> dict[str, Any]:
+    """What the weights, their paper and a calibration say."""
+    rows = config.model.published or {}
+    published = rows.get(config.task.name, rows.get("default", {}))
+    found = {**own.trained, "published": published}
+    return found if calibration is None else {**found, **calibration.known}
+
+
+def _check_able(config: RunConfig) -> None:
+    """Refuses what a method cannot do, before its weights are looked for.
+
+    Raises:
+        InputError: naming the pair.
+    """
+    name, decode = config.method.name, config.decode
+    abilities = find_params(name).ABILITIES
+    most, rows = abilities.max_batch, config.meter.batch_size
+    if most is not None and rows > most:
+        raise InputError(
+            f"Method {name} cannot decode so many rows at once: its library does not",
+            got=f"meter.batch_size={rows}",
+            allowed=f"meter.batch_size={most}, for the baseline too",
+            where="meter.batch_size",
+        )
+    if abilities.engine != "own" and decode.choose != "greedy":
+        raise InputError(
+            f"Method {name} is run by another library, which would draw by numbers of its own",
+            got=f"decode.choose={decode.choose}",
+            allowed="decode.choose=greedy",
+            where="decode.choose",
+        )
+    if config.model.name != "scratch":
+        # Its weights may be a download away; their folder is checked once it is there.
+        _check_runs(config, config.model.configured_shape())
+
+
+def _check_runs(config: RunConfig, shape: Shape) -> None:
+    """Refuses a model that the method cannot run.
+
+    Raises:
+        InputError: naming the pair.
+    """
+    name = config.method.name
+    why = find_params(name).ABILITIES.unsupported(shape)
+    if why is not None:
+        raise InputError(
+            f"Method {name} cannot run model {config.model.name}: {why}",
+            got=f"a model of family {shape.family}",
+            allowed="a model of another family, or another method",
+            where="model, method",
+        )
 
 
 def _wants_baseline(config: RunConfig) -> bool:
@@ -156,10 +244,12 @@ def needs_schedule_length(config: RunConfig, own: Weights) -> bool:
     return abilities.schedule_length and given is None and "schedule_length" not in own.trained
 
 
-def _params_of_identity(config: RunConfig, own: Weights) -> dict[str, Any]:
+def _params_of_identity(
+    config: RunConfig, own: Weights, known: Mapping[str, Any]
+) -> dict[str, Any]:
     """The complete settings; an S that follows from task and tokenizer, both hashed, is null."""
     if not needs_schedule_length(config, own):
-        return asdict(resolve_params(config, own, own.trained))
+        return asdict(resolve_params(config, own, known))
     resolved = asdict(resolve_params(config, own, {"schedule_length": 1}))
     return {**resolved, "schedule_length": None}
 

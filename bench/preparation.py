@@ -47,7 +47,7 @@ def prepare(planned: Planned) -> Prepared:
     text = models.text_of(own, config.model.tokenizer)
     rows = [text.prompt(example.prompt) for example in planned.examples]
     _check_lengths(planned, rows)
-    known = dict(own.trained)
+    known = dict(planned.known)
     if needs_schedule_length(config, own):
         lengths = schedule_lengths(tokenise(planned.task, text, own.shape.max_positions))
         known["schedule_length"] = lengths[config.method.params.clock]

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from bench import gpus, host, surroundings
-from bench.config import ROOT
+from bench import gpus, host, revision, surroundings
 
 _PACKAGES = (
     "skipbench",
@@ -91,8 +90,8 @@ def collect(device: torch.device) -> dict[str, Any]:
     gpu = device.type == "cuda"
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if gpu else None
     found = {
-        "git_revision": _git("rev-parse", "HEAD"),
-        "git_dirty": _dirty(),
+        "git_revision": revision.git("rev-parse", "HEAD"),
+        "git_dirty": revision.dirty(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -187,22 +186,6 @@ def _driver_tool(uuid: str | None, query: str) -> list[list[str]] | None:
         return None
     lines = done.stdout.splitlines() if done.returncode == 0 else None
     return None if lines is None else [[part.strip() for part in li.split(",")] for li in lines]
-
-
-def _git(*arguments: str) -> str | None:
-    """Output of a git command in the project, or None without git or a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _dirty() -> bool | None:
-    status = _git("status", "--porcelain", "--untracked-files=no")
-    return None if status is None else bool(status)
 
 
 def _version(package: str) -> str | None:

@@ -23,8 +23,25 @@ _AT_LEAST_ONE = (
     "train.save_every_steps",
     "calibrate.limit",
     "tracking.wait_s",
+    "launch.runs_per_job",
+    "launch.array_parallelism",
+    *(
+        f"{group}.slurm.{name}"
+        for group in ("gpu", "model", "launch")
+        for name in ("cpus", "minutes")
+    ),
 )
-_NOT_NEGATIVE = ("meter.warmups", "train.warmup_steps", "seed", "train.seed", "tracking.sample")
+_NOT_NEGATIVE = (
+    "meter.warmups",
+    "train.warmup_steps",
+    "seed",
+    "train.seed",
+    "tracking.sample",
+    "launch.notice_s",
+    "launch.margin_s",
+    "launch.grace_s",
+    "launch.max_timeouts",
+)
 _ABOVE_ZERO = (
     "meter.margin",
     "decode.temperature",
@@ -32,6 +49,7 @@ _ABOVE_ZERO = (
     "calibrate.delta",
     "calibrate.epsilon",
     "calibrate.step",
+    *(f"{group}.slurm.memory_gb" for group in ("gpu", "model", "launch")),
 )
 _SHARES = ("decode.top_p", "calibrate.step")
 _BELOW_ONE = ("calibrate.delta", "calibrate.epsilon")

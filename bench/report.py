@@ -124,7 +124,12 @@ def _remarks(row: dict[str, Any]) -> list[str]:
         verdict, margin = row[f"diff.{name}.verdict"], row[f"diff.{name}.margin"]
         if verdict is not None:
             remarks.append(f"{name}: {_VERDICTS[verdict].format(_number(margin))}.")
-    if not find_params(row["method"]).ABILITIES.realisable:
+    abilities = find_params(row["method"]).ABILITIES
+    if abilities.engine != "own":
+        remarks.append(
+            "Run by transformers, as its users run it: of engine.*, dtype alone applies to it."
+        )
+    if not abilities.realisable:
         remarks.append("Not realisable: costs are counted as if it knew, and no time is given.")
     return remarks
 

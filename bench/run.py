@@ -35,7 +35,9 @@ from bench.planning import Planned, plan
 from bench.preparation import Prepared, prepare
 from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
+from bench.session import Session
 from bench.summary import BASELINE, METHOD
+from bench.training_output import trained_settings
 from bench.weights import Weights
 from methods.engine.drawing import Warp
 from methods.engine.sampling import Chooser, Greedy, Sampled
@@ -56,8 +58,13 @@ def run(config: RunConfig) -> store.Attempt:
     return shown
 
 
-def make(planned: Planned) -> store.Attempt:
-    """Makes a run that is not done, from where it was stopped; prints the table."""
+def make(planned: Planned, session: Session | None = None) -> store.Attempt:
+    """Makes a run that is not done, from where it was stopped; prints the table.
+
+    Args:
+        planned: what runs.
+        session: what it shares with other runs of the process; None for a run alone.
+    """
     config = planned.config
     attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
     with tracking.beside(attempt, config) as settle:
@@ -65,7 +72,7 @@ def make(planned: Planned) -> store.Attempt:
         with attempt.claim(), log.to_file(attempt.log, debug=config.verbosity == "debug"):
             try:
                 settle()
-                _measure(prepared, attempt)
+                _measure(prepared, attempt, session or Session())
             except BaseException as error:
                 log.LOG.exception("ended by %s", type(error).__name__)
                 # A run that was stopped is no failure: the same command goes on with it.
@@ -76,26 +83,26 @@ def make(planned: Planned) -> store.Attempt:
     return attempt
 
 
-def _measure(prepared: Prepared, attempt: store.Attempt) -> None:
+def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> None:
     """Batches without a record, then the header."""
     planned, device = prepared.planned, devices.of(prepared.device)
     config = planned.config
     known = _known_columns(prepared, attempt)
     shapes = {leg: each.shape for leg, each in planned.weights.items()}
     if attempt.start() is None:
-        attempt.write_start(
-            Start(
-                schema_version=SCHEMA_VERSION,
-                run_id=planned.run_id,
-                attempt=attempt.number,
-                identity=dict(planned.identity),
-                config=asdict(config),
-                columns=known,
-                shapes={leg: asdict(shape) for leg, shape in shapes.items()},
-                started_at=now_utc(),
-            )
+        start = Start(
+            schema_version=SCHEMA_VERSION,
+            run_id=planned.run_id,
+            attempt=attempt.number,
+            identity=dict(planned.identity),
+            config=asdict(config),
+            columns=known,
+            shapes={leg: asdict(shape) for leg, shape in shapes.items()},
+            started_at=now_utc(),
         )
-    records = _batches(prepared, attempt, device)
+        with session.held():
+            attempt.write_start(start)
+    records = _batches(prepared, attempt, device, session)
     row = dict.fromkeys(columns.names(list(planned.task.scores))) | known
     row |= {"status": "done"} | legs.sizes(prepared)
     row |= summary.summarise(
@@ -108,33 +115,38 @@ def _measure(prepared: Prepared, attempt: store.Attempt) -> None:
         dense_alone=config.method.name == DENSE,
     )
     row["speedup_promised_by_model"] = legs.predicted_speedup(prepared, row)
-    attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
+    with session.held():
+        attempt.write_header(Header(SCHEMA_VERSION, row, len(records), now_utc()))
 
 
 def _batches(
-    prepared: Prepared, attempt: store.Attempt, device: devices.AnyDevice
+    prepared: Prepared, attempt: store.Attempt, device: devices.AnyDevice, session: Session
 ) -> list[BatchRecord]:
     """All records of the run: those that are there, and the rest measured and appended."""
     config, examples = prepared.planned.config, prepared.planned.examples
-    segment = Segment(provenance.collect(prepared.device), now_utc())
+    segment = Segment(provenance.collect(prepared.device) | session.facts, now_utc())
     for warning in _doubts(prepared, segment):
         report.say(f"note: {warning}", config.verbosity)
     records = _usable(attempt, segment)
     number = len(attempt.segments())
-    attempt.append(segment)
+    with session.held():
+        attempt.append(segment)
     log.LOG.info("segment %d: %s", number, segment.provenance)
     counter = _energy_counter(prepared, segment)
-    measurer = Measurer(legs.runners(prepared), _plan(prepared), device, counter, number)
+    runners = legs.runners(prepared, session.models)
+    measurer = Measurer(runners, measuring_plan(prepared), device, counter, number)
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
     label = f"{config.method.name} on {config.model.name}"
     with Progress(label, len(starts), quiet=config.verbosity == "quiet") as progress:
         for index, start in enumerate(starts):
             if index not in records:
+                session.check()
                 part = slice(start, start + size)
                 rows = prepared.rows[part]
                 records[index] = measurer.batch(index, examples[part], rows, start)
-                attempt.append(records[index])
+                with session.held():
+                    attempt.append(records[index])
                 progress.note(_so_far(list(records.values())))
                 log.LOG.info("batch %d of %d: %s", index + 1, len(starts), progress.text)
             progress.to(index + 1)
@@ -188,17 +200,22 @@ def _checkpoint(config: RunConfig, own: Weights) -> str:
 
 def _setting(prepared: Prepared) -> str:
     """Changed settings, and those the weights were trained for where they differ."""
-    config = prepared.planned.config
-    parts = [f"{key}={value}" for key, value in config.method.changed.items()]
+    config, found = prepared.planned.config, prepared.planned.calibration
+    changed = dict(config.method.changed)
+    if found is not None:
+        changed[found.setting] = f"calibrated:{found.value}@{found.calibration_id}"
+    parts = [f"{key}={value}" for key, value in changed.items()]
     trained = prepared.planned.weights[METHOD].trained
     if trained.get("method") == config.method.name:
         now = asdict(prepared.params)
-        other = [f"{k}:{v}" for k, v in trained["settings"].items() if now.get(k) != v]
+        bearing = trained_settings(config.method.name, trained["settings"])
+        other = [f"{k}:{v}" for k, v in bearing.items() if now.get(k) != v]
         parts += [f"trained_for={','.join(other)}"] if other else []
     return ";".join(parts)
 
 
-def _plan(prepared: Prepared) -> Plan:
+def measuring_plan(prepared: Prepared) -> Plan:
+    """How every batch of a run is treated."""
     config = prepared.planned.config
     scores = prepared.planned.task.scores
     lossless = find_params(config.method.name).ABILITIES.lossless

@@ -79,6 +79,8 @@ class Leg:
         peak_memory_bytes: allocated on the device at most during the first pass; null on a CPU.
         peak_rss_bytes: of this process at most during the first pass, all legs' weights included;
             null where the kernel's mark cannot be reset.
+        first_round: kept tokens of the first Round, per row: they belong to ``ttft_s``; null where
+            each row has one, as every method of ours gives. A peer's first step may give more.
     """
 
     ids: list[list[int]]
@@ -98,6 +100,11 @@ class Leg:
     energy: Energy | None = None
     peak_memory_bytes: int | None = None
     peak_rss_bytes: int | None = None
+    first_round: list[int] | None = None
+
+    def first_tokens(self) -> list[int]:
+        """Kept tokens of the first Round, per row."""
+        return [1] * len(self.ids) if self.first_round is None else self.first_round
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,11 @@ from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start, ba
 
 START, SEGMENTS, BATCHES = "start.json", "segments.jsonl", "batches.jsonl"
 HEADER = "header.json"
+# Beside the folders of runs: those of calibrations (``calibration_store.py``).
+CALIBRATIONS = "calibrations"
 FAILURE, LOCK, LOG = "failure.txt", "lock", "log.txt"
+# Beside the folders of runs: what was submitted to a cluster (``slurm/sweeps.py``).
+SWEEPS = "sweeps"
 # A folder: what W&B writes (``wandb_files.py``).
 WANDB = "wandb"
 
@@ -109,12 +113,16 @@ class Attempt:
 
     def batches(self) -> list[BatchRecord]:
         """The newest whole record of each batch, in order."""
-        newest = {record.index: record for record in _lines(self.folder / BATCHES, batch_from)}
+        newest = {record.index: record for record in lines_of(self.folder / BATCHES, batch_from)}
         return [newest[index] for index in sorted(newest)]
+
+    def num_recorded(self) -> int:
+        """Records of batches, unread: one that was measured anew counts twice."""
+        return (disk.content(self.folder / BATCHES) or b"").count(b"\n")
 
     def segments(self) -> list[Segment]:
         """The processes that worked on it, oldest first."""
-        return _lines(self.folder / SEGMENTS, lambda raw: Segment(**raw))
+        return lines_of(self.folder / SEGMENTS, lambda raw: Segment(**raw))
 
     def claim(self) -> TextIO:
         """Makes the folder and takes the lock, which ends with the process or on close.
@@ -198,6 +206,8 @@ def next_attempt(results_dir: Path, run_id: str, *, rerun: bool) -> Attempt:
 def entries(results_dir: Path) -> list[os.DirEntry[str]]:
     """What lies in a results folder, by name: folders of runs, and what is foreign.
 
+    Calibrations and sweeps are left out: they are no runs.
+
     Raises:
         InputError: if there is no such folder.
     """
@@ -210,7 +220,8 @@ def entries(results_dir: Path) -> list[os.DirEntry[str]]:
             allowed="a folder that runs were written to",
             where="--results, results_dir",
         )
-    return disk.entries(results_dir)
+    beside = {CALIBRATIONS, SWEEPS}
+    return [entry for entry in disk.entries(results_dir) if entry.name not in beside]
 
 
 def listed(results_dir: Path, *, every: bool = False) -> Iterator[Attempt]:
@@ -233,20 +244,29 @@ def listed(results_dir: Path, *, every: bool = False) -> Iterator[Attempt]:
 
 def _read(path: Path, make: Callable[[dict[str, Any]], _T]) -> _T | None:
     data = disk.content(path)
-    return None if data is None else _parsed(path, data, lambda raw: make(_readable(path, raw)))
+    return None if data is None else parsed(path, data, lambda raw: make(_readable(path, raw)))
 
 
-def _lines(path: Path, make: Callable[[dict[str, Any]], _T]) -> list[_T]:
-    """All whole records of a file of lines; a torn last line is left out."""
+def lines_of(path: Path, make: Callable[[dict[str, Any]], _T]) -> list[_T]:
+    """All whole records of a file of lines; a torn last line is left out.
+
+    Raises:
+        DamagedError: for a line that is no record.
+    """
     # Bytes: a writer may have been killed within a character.
     lines = (disk.content(path) or b"").split(b"\n")
     # What is behind the last line break is empty, or a record whose writer was killed.
-    return [_parsed(path, line, make, at + 1) for at, line in enumerate(lines[:-1])]
+    return [parsed(path, line, make, at + 1) for at, line in enumerate(lines[:-1])]
 
 
-def _parsed(
+def parsed(
     path: Path, data: bytes, make: Callable[[dict[str, Any]], _T], line: int | None = None
 ) -> _T:
+    """A record of its JSON form.
+
+    Raises:
+        DamagedError: if it is none.
+    """
     try:
         return make(json.loads(data))
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -44,7 +44,11 @@ def summarise(
     legs = {name: [b.legs[name] for b in batches] for name in batches[0].legs}
     own = legs[METHOD]
     decoded = tokens(own, first=1)
-    layers = sum(sum(row[1:]) for leg in own for row in leg.layers)
+    layers = sum(
+        sum(row[before:])
+        for leg in own
+        for row, before in zip(leg.layers, leg.first_tokens(), strict=True)
+    )
     row: dict[str, Any] = {
         "examples": sum(len(batch.example_ids) for batch in batches),
         "tokens": tokens(own, first=0),

@@ -158,7 +158,9 @@ def history_row(batch: BatchRecord) -> dict[str, Any]:
 def layers_per_token(leg: Leg) -> float | None:
     """Layers run for each kept decode token."""
     decoded = tokens([leg], first=1)
-    return sum(sum(row[1:]) for row in leg.layers) / decoded if decoded else None
+    before = leg.first_tokens()
+    ran = sum(sum(row[first:]) for row, first in zip(leg.layers, before, strict=True))
+    return ran / decoded if decoded else None
 
 
 def _of_leg(leg: Leg) -> dict[str, Any]:

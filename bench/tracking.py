@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import cache
 
 from bench import report, wandb_files, wandb_jobs, wandb_sync
-from bench.config import RunConfig, TrackingConfig
+from bench.config import RunConfig
 from bench.errors import SkipbenchError
 from bench.identity import digest
 from bench.store import Attempt
+from bench.tracking_settings import TrackingConfig
 from bench.wandb_process import SilentError, WandbError, Writer
 from bench.wandb_sync import Live
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState  # type: ignore[import-untyped]  # ships no types
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
@@ -142,7 +142,7 @@ def train(config: RunConfig) -> Path:
         )
     output = output_of(config)
     # Of several processes the first one makes the folder, and it alone writes the result.
-    with PartialState(cpu=config.gpu.name == "cpu").main_process_first():
+    with PartialState(cpu=config.gpu.is_cpu).main_process_first():
         begun = output.begin(rerun=config.rerun)
     if not begun:
         sys.stderr.write(f"already trained: {output.path} (rerun=true trains again)\n")
@@ -208,7 +208,7 @@ def _save_companion(output: CompanionOutput, module: TrainingModule, about: dict
         "train": json.dumps(about["train"]),
     }
     part = output.path.with_suffix(disk.PART)
-    save_file(module.companion_tensors(), part, known)
+    part.write_bytes(save(module.companion_tensors(), known))
     part.replace(output.path)
 
 
@@ -259,7 +259,7 @@ def _fit(config: RunConfig, module: TrainingModule, data: TokenData, work: Path)
         dataloader_pin_memory=torch.cuda.is_available(),
         report_to=[],
         disable_tqdm=True,
-        use_cpu=config.gpu.name == "cpu",
+        use_cpu=config.gpu.is_cpu,
     )
     last = get_last_checkpoint(str(work)) if work.is_dir() else None  # type: ignore[no-untyped-call]  # the library leaves it untyped
     with Progress(f"training {config.method.name}", settings.steps) as progress:

@@ -45,6 +45,8 @@ usage: python -m bench +method=NAME [GROUP=CHOICE ...] [GROUP.KEY=VALUE ...] [-m
 {examples}\
   python -m bench +method=dense,skipdecode seed='range(0,3)' -m     a sweep: all combinations
   python -m bench +method=dense,skipdecode seed=0,1 action=plan -m  what it would run
+  python -m bench +method=dense gpu=h100 hydra/launcher=slurm -m    as jobs of a SLURM cluster
+  python -m slurm status                                            how these stand
   python -m bench.train +method=dense model=scratch task=demo       train (train.steps=..., ...)
   python -m analysis runs --format table                            every run so far
 
@@ -52,6 +54,7 @@ actions:
   run          run, or show what was already run (the default)
   plan         show what would run, and what of it is done; also with -m
   check        all that can be known without running: weights, settings, lengths, memory
+  calibrate    find the threshold of a method that keeps a promised loss (calibrate.delta=...)
   list         methods, models, tasks and all other choices, a line each
   prefetch     fetch weights and data, for machines without network
   pin          write the commit that the hub has now into the model's file
@@ -63,7 +66,7 @@ actions:
 groups (a choice is a file conf/GROUP/CHOICE.yaml, which explains each of its settings):
 {groups}
 
-of the whole: results_dir=DIR seed=N rerun=true verbosity=quiet|normal|debug launch.fail_fast=true
+of the whole: results_dir=DIR seed=N rerun=true verbosity=quiet|normal|debug
 
   -m              a sweep over comma-separated choices and values, put at the end
   --cfg job       show the whole configuration, run nothing

@@ -8,10 +8,11 @@ from typing import Any
 
 from bench import lookup, planning, wandb_files
 from bench.binding import bind
-from bench.config import TaskChoice, TaskConfig, TrackingConfig
+from bench.config import TaskChoice, TaskConfig
 from bench.errors import InputError, SkipbenchError
 from bench.schema import Start
 from bench.store import Attempt
+from bench.tracking_settings import TrackingConfig
 from bench.tracked import sampled
 
 PROJECT = "skipbench"

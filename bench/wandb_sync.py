@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import wandb_files, wandb_jobs
-from bench.config import TrackingConfig
 from bench.errors import SkipbenchError
 from bench.store import Attempt
+from bench.tracking_settings import TrackingConfig
 from bench.wandb_process import WandbError, WandbProcess, environment, last_words
 
 LIVE = "bench.wandb_live"
 # Seconds to say that a run stopped: before a requeue there is little time.
-_STOP_S = 15.0
+_STOP_S = 5.0
 
 _SYNC = (sys.executable, "-m", "wandb", "sync", "--yes")
 # A command line has a limit, and who waits wants to see something.

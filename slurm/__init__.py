@@ -1,1 +1,1 @@
-"""Launchers of sweeps: checked whole, then run here (SLURM is to come)."""
+"""Launchers of sweeps: checked whole, then run here or as jobs of a SLURM cluster."""

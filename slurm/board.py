@@ -66,6 +66,10 @@ class Board:
         job.time_s = (ended - began).total_seconds()
         self._tell(job)
 
+    def changed(self, job: Job) -> None:
+        """A job of a cluster stands otherwise than before."""
+        self._tell(job)
+
     def _tell(self, job: Job) -> None:
         if self.live:
             self._live.update(self._current())
@@ -82,5 +86,6 @@ class Board:
         rows = self._jobs[first : first + _LIVE_ROWS]
         ended = sum(job.status not in OPEN for job in self._jobs)
         title = f"sweep: {ended}/{len(self._jobs)}, {listing.counts(self._jobs)}"
-        since = f"running since {self._began}" if any(j.status == RUNNING for j in rows) else ""
+        running = any(job.status == RUNNING for job in rows)
+        since = f"running since {self._began}" if running and self._began else ""
         return Group(listing.table(rows, title), Text(since))

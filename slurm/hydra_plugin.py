@@ -10,13 +10,19 @@ from types import ModuleType
 
 from hydra.core.plugins import Plugins
 
-from slurm import launcher, sweeper
+from slurm import cluster, launcher, sweeper
 
 _PACKAGE = "hydra_plugins.skipbench_slurm"
 
 
 class LocalLauncher(launcher.LocalLauncher):
     """``hydra/launcher=local``."""
+
+    __module__ = _PACKAGE
+
+
+class SlurmLauncher(cluster.SlurmLauncher):
+    """``hydra/launcher=slurm``."""
 
     __module__ = _PACKAGE
 
@@ -38,5 +44,5 @@ def register() -> None:
     # As a folder of it would.
     setattr(parent, _PACKAGE.rpartition(".")[2], sys.modules[__name__])
     sys.modules[_PACKAGE] = sys.modules[__name__]
-    for plugin in (LocalLauncher, ProductSweeper):
+    for plugin in (LocalLauncher, SlurmLauncher, ProductSweeper):
         plugins.register(plugin)

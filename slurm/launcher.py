@@ -2,15 +2,14 @@
 
 What all launchers share, and the one that runs here. The jobs are bound, planned and run by what
 the door hands to Hydra as its task function, so that nothing here loads torch. Not here: composing
-(``composing.py``), what the user sees meanwhile (``board.py``).
+(``composing.py``), jobs of a cluster (``cluster.py``), what the user sees meanwhile (``board.py``).
 """
 
 import gc
 import traceback
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -24,8 +23,9 @@ from bench import jobs as listing
 from bench import tracking
 from bench.config import RunConfig
 from bench.errors import InputError, InvalidRunError, SkipbenchError
-from bench.jobs import DONE, FAILED, NOT_STARTED, RUNNING, TWICE, Job
+from bench.jobs import BAD_ENDS, DONE, FAILED, NOT_STARTED, RUNNING, TWICE, Job
 from bench.store import FAILURE
+from slurm import failures
 from slurm.board import Board
 from slurm.composing import Composer
 
@@ -92,9 +92,16 @@ class Launcher(HydraLauncher):
         error = _verdict(jobs)
         return [_returned(job, error) for job in jobs]
 
+    def check(self, config: RunConfig) -> None:
+        """Refuses what this launcher cannot start."""
+
     @abstractmethod
     def start(self, jobs: Sequence[Job], board: Board) -> None:
-        """Starts jobs, and sets their status."""
+        """Starts jobs, and sets their status.
+
+        Raises:
+            SkipbenchError: if none could be started.
+        """
 
     def _gather(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
         """All jobs, planned; raises the faults of all."""
@@ -118,7 +125,9 @@ class Launcher(HydraLauncher):
             raise self.work.in_words(error) from error
         config = self.work.bind(values)
         config = replace(config, tracking=tracking.of_sweep(config.tracking, self.typed))
-        job = Job(label, config)
+        self.check(config)
+        # What is submitted belongs to the sweep as well.
+        job = Job(label, config, values={**values, "tracking": asdict(config.tracking)})
         if config.action in ("run", "plan"):
             job.run_id = self.work.plan(config)
             listing.look_up(job)
@@ -178,13 +187,16 @@ class LocalLauncher(Launcher):
         except SkipbenchError as error:
             invalid = isinstance(error, InvalidRunError)
             job.status = FAILED if invalid else REFUSED
-            job.note = " ".join(filter(None, [_first_line(error), _failure_file(job)]))
+            job.note = " ".join(filter(None, [failures.first_line(error), _failure_file(job)]))
             board.say(f"{job.overrides}: {error}")
         except Exception as error:  # noqa: BLE001  # whatever it is, the others must run
-            _keep_traceback(job, error)
+            attempt = job.attempt()
+            if attempt is not None:
+                failures.keep_traceback(attempt, error)
             job.status, job.note = FAILED, _failure_file(job)
             kept = job.note or "".join(traceback.format_exception(error))
-            board.say(f"{job.overrides}: {type(error).__name__}: {_first_line(error)}\n{kept}")
+            said = f"{type(error).__name__}: {failures.first_line(error)}"
+            board.say(f"{job.overrides}: {said}\n{kept}")
         # What a failed run held must not fill the memory of the next one.
         gc.collect()
         board.end(job)
@@ -195,18 +207,6 @@ def _catch_up(jobs: Sequence[Job]) -> None:
     attempts = [attempt for job in jobs if (attempt := job.attempt())]
     if attempts:
         tracking.catch_up(attempts, jobs[0].config)
-
-
-def _keep_traceback(job: Job, error: Exception) -> None:
-    """Writes the traceback into the run's folder, if the run itself has not."""
-    attempt = job.attempt()
-    # A folder of a run that another process makes is not ours to write to.
-    if attempt is None or attempt.status() in (FAILED, RUNNING):
-        return
-    # Without a folder to write to, the user gets the traceback itself.
-    with suppress(OSError):
-        attempt.folder.mkdir(parents=True, exist_ok=True)
-    attempt.write_failure("".join(traceback.format_exception(error)))
 
 
 def _failure_file(job: Job) -> str:
@@ -242,23 +242,20 @@ def _all_faults(faults: Mapping[str, Sequence[str]], total: int) -> str:
 
 def _verdict(jobs: Sequence[Job]) -> SkipbenchError | None:
     """What stands for the sweep's exit code: None if nothing failed."""
-    bad = [job for job in jobs if job.status in (FAILED, REFUSED)]
+    bad = [job for job in jobs if job.status in BAD_ENDS | {REFUSED}]
     # With the action plan, a failed run is only one that can be taken up again.
     if not bad or jobs[0].config.action != "run":
         return None
-    text = f"{len(bad)} of {len(jobs)} runs failed"
-    ran = any(job.status in (FAILED, DONE) for job in jobs)
+    failed = sum(job.status != NOT_STARTED for job in bad)
+    text = f"{failed} of {len(jobs)} runs failed"
+    ran = any(job.status != REFUSED for job in bad) or any(job.status == DONE for job in jobs)
     return FailedRunsError(text) if ran else SkipbenchError(text)
 
 
 def _returned(job: Job, error: SkipbenchError | None) -> JobReturn:
     """What Hydra gets: a failed job raises the verdict of the whole sweep."""
-    failed = error is not None and job.status in (FAILED, REFUSED, NOT_STARTED)
+    failed = error is not None and job.status in BAD_ENDS | {REFUSED}
     status = JobStatus.FAILED if failed else JobStatus.COMPLETED
     given = JobReturn(overrides=job.overrides.split(), task_name="bench", status=status)
     given.return_value = error if failed else None
     return given
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

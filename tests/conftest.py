@@ -53,6 +53,8 @@ TINY_FIELDS = {
 
 def pytest_addoption(parser):
     parser.addoption("--run-slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--run-slurm", action="store_true", help="also run the tests marked slurm")
+    parser.addoption("--run-slurm-long", action="store_true", help="and those marked slurm_long")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -70,8 +72,12 @@ def _reasons_to_skip(config, used):
     reasons = {}
     if not config.getoption("--run-slow"):
         reasons["slow"] = "slow: runs with --run-slow"
-    if shutil.which("sbatch") is None:
-        reasons["slurm"] = "slurm: no sbatch on PATH"
+    if not config.getoption("--run-slurm"):
+        reasons["slurm"] = "slurm: runs with --run-slurm (make slurm)"
+    elif shutil.which("sbatch") is None:
+        reasons["slurm"] = "slurm: no sbatch on PATH (slurm/lab/install.sh)"
+    if not config.getoption("--run-slurm-long"):
+        reasons["slurm_long"] = "slurm_long: runs with --run-slurm --run-slurm-long"
     if "gpu" in used and not _has_gpu():
         reasons["gpu"] = "gpu: no CUDA device"
     return reasons

@@ -100,6 +100,11 @@ def elapsed(device: Device, work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def seconds() -> float:
+    """Seconds since some moment, for limits and pauses: never set back, of this machine alone."""
+    return time.monotonic()
+
+
 def now_utc() -> str:
     """The date and time in UTC, for records."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

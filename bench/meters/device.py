@@ -96,7 +96,7 @@ def resolve(profile: GpuConfig) -> torch.device:
     Raises:
         InputError: for a GPU that torch does not see, and for another device than the profile's.
     """
-    if profile.name == gpus.CPU:
+    if profile.is_cpu:
         _check_called(profile, gpus.cpu_model())
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -115,7 +115,7 @@ def _check_called(profile: GpuConfig, device_name: str | None) -> None:
     """Refuses rates of one device beside times of another."""
     if device_name is None or not profile.device_names or gpus.is_called(profile, device_name):
         return
-    right = "cpu" if profile.name == gpus.CPU else gpus.of_device(device_name).name
+    right = "cpu" if profile.is_cpu else gpus.of_device(device_name).name
     raise InputError(
         "The device profile is that of another device",
         got=f"gpu={profile.name}, on {device_name}",

@@ -6,6 +6,7 @@ module-level names of ``Score``. Not here: intervals (``bench/stats.py``).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from bench.tasks.contract import Example
@@ -32,3 +33,20 @@ class Score(Protocol):
     def value(self, totals: Sequence[float]) -> float | None:
         """The score of summed statistics; None where it is not defined (nothing to count)."""
         ...
+
+
+def quality(score: Score, text: str, example: Example) -> float | None:
+    """One text alone, as a share of the score's range, higher is better; None where not defined."""
+    value = score.value(score.statistics(text, example))
+    if value is None:
+        return None
+    share = min(max(value / RANGE[score.unit], 0.0), 1.0)
+    return share if score.better == "higher" else 1 - share
+
+
+def similarity(score: Score, text: str, other: str, example: Example) -> float | None:
+    """How near one text is to another one that stands for all references; 1 for equal texts."""
+    if text == other:
+        # A score of two empty texts may say otherwise.
+        return 1.0
+    return quality(score, text, replace(example, references=(other,)))

@@ -46,9 +46,12 @@ class Task(Protocol):
 
     Attributes:
         scores: names of the modules in ``bench/scores`` that judge its texts.
+        calibration_score: the one that judges a single text, for calibration: how near it is to the
+            full model's, or to the references. None where none of them means anything for one text.
     """
 
     scores: tuple[str, ...]
+    calibration_score: str | None
 
     def examples(self, split: Split) -> Sequence[Example]:
         """All distinct inputs of a split, in the task's own fixed order."""

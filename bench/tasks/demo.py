@@ -149,6 +149,7 @@ class Task:
     """The huts, with six references per input."""
 
     scores: tuple[str, ...] = ("bleu", "rouge_l", "slot_error_rate")
+    calibration_score: str | None = "rouge_l"
 
     def __init__(self, params: Params) -> None:
         self._params = params

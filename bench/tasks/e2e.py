@@ -46,6 +46,7 @@ class Task:
     """The E2E data set; an example's id is the row (0-based) in which its MR comes first."""
 
     scores: tuple[str, ...] = ("bleu", "rouge_l")
+    calibration_score: str | None = "rouge_l"
 
     def __init__(self, params: Params) -> None:
         self._params = params

@@ -1,7 +1,7 @@
 """Models of the transformers library, and its ``generate``, for the peers that run on them.
 
 Apart, because what that library does behind its public calls (5.24) is known here and nowhere
-else. Not here: what a run of it costs (``hf_ledger.py``), clock, cut and count (``bench/peers.py``).
+else. Not here: what a run of it costs (``hf_ledger.py``), clock, cut and count.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging as library_logging
@@ -110,7 +111,7 @@ class HfModel:
         Returns:
             Ids, (B, columns), pads and prompts included.
         """
-        config = GenerationConfig(
+        config = _generation_config(
             max_new_tokens=request.max_new_tokens,
             do_sample=False,
             eos_token_id=list(request.stop_ids) or None,
@@ -118,7 +119,7 @@ class HfModel:
             **(mode or {}),
         )
         with self._left_as_found(), _silent_of_its_own_drafts():
-            self.model.generation_config = GenerationConfig(**(drafts or {}))
+            self.model.generation_config = _generation_config(**(drafts or {}))
             ids: Tensor = self.model.generate(
                 request.ids,
                 attention_mask=request.mask,
@@ -142,6 +143,11 @@ class HfModel:
             self.decoder.config.num_hidden_layers = layers
 
 
+def _generation_config(**fields: Any) -> GenerationConfig:  # noqa: ANN401  # the library's fields
+    """Of these fields alone, whatever a checkpoint's file says."""
+    return GenerationConfig(**fields)  # type: ignore[no-untyped-call]  # the library leaves it untyped
+
+
 class _Steps(StoppingCriteria):
     """Tells of each step; never stops."""
 
@@ -163,7 +169,7 @@ def from_folder(folder: Path, options: Options) -> HfModel:
     shape = read_shape(folder)
     try:
         return _opened(str(folder), shape, options, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"transformers cannot read {folder}: {error}") from error
 
 
@@ -202,12 +208,12 @@ def _opened(source: str | None, shape: Shape, options: Options, **more: Any) -> 
 def _without_bars() -> Iterator[None]:
     """The library's progress bars off; the suite has its own."""
     shown = library_logging.is_progress_bar_enabled()
-    library_logging.disable_progress_bar()
+    library_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # likewise
     try:
         yield
     finally:
         if shown:
-            library_logging.enable_progress_bar()
+            library_logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # likewise
 
 
 @contextmanager

@@ -6,6 +6,7 @@ here: drafts, and what is accepted (``sampling.py``).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -104,6 +105,22 @@ class Ragged:
             tokens.append(new[:moved])
         self._start_ids = upload(self.starts, self.model.device)
         return tokens
+
+
+def drafting(positions: Positions, place: int, drafted: Sequence[int]) -> Positions:
+    """The same positions for the draft's head: charged to rows that draft a token more, no others.
+
+    A row's last draft runs the draft's layers too, for its keys and values, but no head.
+
+    Args:
+        positions: of one token, ``place`` of the round.
+        place: 0 is each row's newest token.
+        drafted: per row, its drafts in this round.
+    """
+    if min(drafted) > place:
+        return positions
+    own = tuple(int(count > place) for count in drafted)
+    return replace(positions, extent=positions.extent._replace(own_new=own))
 
 
 def layers_run(ids: Tensor, accepted: Tensor, drafted: Tensor, num_layers: int) -> Tensor:

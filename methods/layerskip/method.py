@@ -14,7 +14,7 @@ from torch import Tensor
 from methods.contract import Batch, Limits, LiveRows, Loss, Progress, Round
 from methods.engine.cache import KVCache, Prompts, upload
 from methods.engine.inference import InferenceModel
-from methods.engine.ragged import Ragged, layers_run
+from methods.engine.ragged import Ragged, drafting, layers_run
 from methods.engine.sampling import Chooser, Draft
 from methods.engine.shape import Shape
 from methods.engine.transformer import Transformer
@@ -29,6 +29,7 @@ class Method:
         self.params = params
         self.num_layers = shape.num_layers
         self.exit_layer = params.exit_layer or 1
+        self.num_drafts = params.num_speculations or 1
 
     def decode(
         self, model: InferenceModel, prompts: Prompts, limits: Limits
@@ -69,7 +70,7 @@ class Method:
         Returns:
             The drafts, the states behind layer E of all tokens, and how many each row drafted.
         """
-        drafted, first = rows.room(self.params.num_speculations), rows.index()
+        drafted, first = rows.room(self.num_drafts), rows.index()
         drafts: list[Draft] = []
         states: list[Tensor] = []
         token, step = newest, 0
@@ -81,7 +82,7 @@ class Method:
             states.append(x)
             if step == max(drafted):
                 return drafts, states, drafted
-            logits = model.head(x, positions)
+            logits = model.head(x, drafting(positions, step, drafted))
             drafts.append(chooser.draft(logits, first + step))
             token, step = drafts[-1].ids, step + 1
             if self.params.stop_confidence is not None:

@@ -22,7 +22,7 @@ class Params:
     """As in ``conf/method/layerskip.yaml``, where each is explained."""
 
     exit_layer: int | None = None
-    num_speculations: int = 6
+    num_speculations: int | None = None
     stop_confidence: float | None = None
     recipe: str | None = None
     max_dropout: float | None = None
@@ -69,25 +69,32 @@ def resolve(params: Params, shape: Shape, trained: Mapping[str, Any]) -> Params:
     Args:
         params: as configured.
         shape: the model's.
-        trained: of a checkpoint trained with this method, its ``settings``.
+        trained: ``settings`` of a checkpoint trained with this method, and ``published``, what the
+            paper of the model used on the task.
 
     Raises:
         ValueError: naming the setting, what was got and what is allowed.
     """
     own = trained.get("settings", {}) if trained.get("method") == "layerskip" else {}
     params = _with_recipe(params, {**own, **trained})
-    layers, exit_layer = shape.num_layers, params.exit_layer
-    if exit_layer is None:
-        exit_layer = own.get("exit_layer", trained.get("exit_layer", max(1, layers // 4)))
+    layers, published = shape.num_layers, trained.get("published", {})
+    defaults = {"exit_layer": max(1, layers // 4), "num_speculations": 6}
+    exit_layer, drafts = (
+        given if given is not None else published.get(name, own.get(name, defaults[name]))
+        for name, given in (
+            ("exit_layer", params.exit_layer),
+            ("num_speculations", params.num_speculations),
+        )
+    )
     allowed = f"1..{layers - 1}" if layers > 1 else "none: a model of one layer drafts nothing"
     if not 1 <= exit_layer < layers:
         raise ValueError(f"exit_layer={exit_layer}: allowed {allowed}")
-    if params.num_speculations < 1:
-        raise ValueError(f"num_speculations={params.num_speculations}: allowed 1 and up")
+    if drafts < 1:
+        raise ValueError(f"num_speculations={drafts}: allowed 1 and up")
     if params.stop_confidence is not None and not 0 <= params.stop_confidence <= 1:
         raise ValueError(f"stop_confidence={params.stop_confidence}: allowed null, or 0..1")
     _check_recipe(params)
-    return replace(params, exit_layer=exit_layer)
+    return replace(params, exit_layer=exit_layer, num_speculations=drafts)
 
 
 def _with_recipe(params: Params, trained: Mapping[str, Any]) -> Params:

@@ -7,7 +7,8 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets"}
 # The contract must load without torch: the engine's types are for the type checker only.
 TYPES_ONLY = {("methods.contract", "methods.engine")}
 # The door answers before anything heavy is loaded, then imports what it runs.
-IMPORTS_LATE = {"bench.door"}
+# A submitted run is named on a login node, and loads torch where it runs.
+IMPORTS_LATE = {"bench.door", "bench.submitted"}
 BY_NAME = {"importlib.import_module", "importlib.util", "runpy"}
 # These find a module by the name that conf/ gives.
 FINDS_BY_NAME = {"bench.door", "bench.lookup", "methods.registry"}

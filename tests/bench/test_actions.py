@@ -71,7 +71,7 @@ def test_help_and_list_name_every_choice():
 def test_list_needs_no_method_and_no_torch(call, no_torch, tmp_path):
     ended = call("action=list", f"results_dir={tmp_path / 'runs'}", **no_torch)
     assert (ended.code, ended.err) == (0, "")
-    assert "dense       The dense baseline: every layer for every token" in ended.out
+    assert re.search(r"dense +The dense baseline: every layer for every token", ended.out)
     assert list(tmp_path.iterdir()) == []
 
 

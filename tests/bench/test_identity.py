@@ -17,7 +17,6 @@ GIVEN = {
 # weights' fingerprint, the resolved settings, the hash of the examples, the limit in force.
 WITHOUT_EFFECT = {
     "action",
-    "launch.fail_fast",
     "results_dir",
     "rerun",
     "verbosity",
@@ -32,7 +31,7 @@ WITHOUT_EFFECT = {
     "task.limit",
     "task.params",
 }
-GROUPS_WITHOUT_EFFECT = {"model", "train", "gpu"}
+GROUPS_WITHOUT_EFFECT = {"model", "train", "calibrate", "gpu", "launch"}
 
 
 @pytest.fixture(scope="module")

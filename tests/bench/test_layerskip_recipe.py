@@ -194,7 +194,7 @@ def test_a_recipe_gives_what_is_not_given(tiny_shape):
 @pytest.mark.parametrize(("layers", "exit_layer"), [(2, 1), (3, 1), (12, 3), (32, 8)])
 def test_a_quarter_of_the_layers_drafts_where_nothing_else_is_known(tiny_shape, layers, exit_layer):
     assert completed(tiny_shape, layers=layers).exit_layer == exit_layer
-    assert completed(tiny_shape, {"exit_layer": 1}, layers=layers).exit_layer == 1
+    assert completed(tiny_shape, {"published": {"exit_layer": 1}}, layers=layers).exit_layer == 1
 
 
 def test_settings_of_the_checkpoint_stand_where_none_are_given(tiny_shape):

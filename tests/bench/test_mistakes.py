@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 METHODS = ", ".join(method_names())
 DENSE = "+method=dense"
 SKIP = "+method=skipdecode"
+CALM = ("+method=calm", "gpu=cpu")
 LAYERS = (SKIP, "method.preset=null")
 LEAST_MISTAKES, SECONDS = 60, 10
 
@@ -113,6 +114,19 @@ TOGETHER = {
     "a preset as a number": ((SKIP, "method.preset=2"), ("method.preset", "a text")),
     "a preset out of reach": ((SKIP, "method.preset=40x"), ("preset=40x", "12 layers")),
     "a power of nothing": ((SKIP, "method.power=0"), ("power=0", "above 0")),
+    "nothing to calibrate": ((DENSE, "action=calibrate"), ("nothing to calibrate", "calm")),
+    "too few prompts": (
+        (*CALM, "action=calibrate", "calibrate.limit=28"),
+        ("28 prompts", "at least 29 prompts", "calibrate.limit"),
+    ),
+    "thresholds that rise": (
+        (*CALM, "calibrate.thresholds=[0.1,0.9]"),
+        ("[0.1, 0.9]", "falling", "calibrate.thresholds"),
+    ),
+    "no calibration": (
+        (*CALM, "method.threshold=calibrated"),
+        ("no calibration", "+method=calm action=calibrate", "task=demo"),
+    ),
     "a model that is to be trained": ((DENSE, "model=scratch"), ("no weights yet", "bench.train")),
 }
 FILES = {
@@ -132,6 +146,14 @@ FILES = {
         ("bert", "OPT, Llama or Qwen2"),
     ),
     "a damaged config.json": ((DENSE, "model.checkpoint={tmp}/damaged"), ("config.json",)),
+    "no classifier beside the checkpoint": (
+        (*CALM, "method.measure=classifier", "model.checkpoint={tmp}/tiny"),
+        ("no {tmp}/tiny/exit_classifier.safetensors", "bench.train", "method.stage=classifier"),
+    ),
+    "a classifier of other weights": (
+        (*CALM, "method.measure=classifier", "model.checkpoint={tmp}/other"),
+        ("trained on other weights", "of sha256:", "rerun=true"),
+    ),
     "no such baseline": ((SKIP, "model.baseline={tmp}/no"), ("{tmp}/no", "config.json")),
     "no such e2e folder": (
         (DENSE, "task=e2e", "task.data_dir={tmp}/no"),
@@ -189,6 +211,8 @@ def things(tmp_path_factory):
     for name in ("empty", "bare", "bert", "damaged", "e2e"):
         (folder / name).mkdir()
     shutil.copytree(dense, folder / "tiny")
+    shutil.copytree(dense, folder / "other")
+    shutil.copy(dense.parent / "calm" / "exit_classifier.safetensors", folder / "other")
     shutil.copy(dense / "config.json", folder / "bare")
     (folder / "bert" / "config.json").write_text(json.dumps({"model_type": "bert"}))
     (folder / "damaged" / "config.json").write_text("{")

@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from bench.config import ROOT, ModelConfig
+from methods.layerskip.params import resolve
 
 FOLDER = ROOT / "conf" / "model"
 # Parameters (a tied embedding counted once), bytes of keys and values a token takes in 16 bits,
@@ -111,3 +112,22 @@ def test_a_continued_checkpoint_names_its_original_of_equal_shape_as_baseline(na
 def test_hydra_composes_a_continued_checkpoint(configured):
     model = configured("+method=dense", "model=layerskip-llama3.2-1b").model
     assert (model.baseline, model.hub_id) == ("llama3.2-1b", "facebook/layerskip-llama3.2-1B")
+
+
+@pytest.mark.parametrize("name", sorted(set(CONTINUED) - {"layerskip-codellama-34b"}))
+def test_a_layerskip_checkpoint_carries_what_its_paper_drafted_with(name, configured):
+    config = configured("+method=layerskip", f"model={name}")
+    rows = config.model.published
+    assert "default" in rows
+    for task, settings in rows.items():
+        assert set(settings) == {"exit_layer", "num_speculations"}
+        shape = config.model.configured_shape()
+        found = resolve(config.method.params, shape, {"published": settings})
+        assert (found.exit_layer, found.num_speculations) == tuple(settings.values()), task
+
+
+def test_a_setting_of_the_methods_own_wins_over_the_published_one(configured):
+    config = configured("+method=layerskip", "model=layerskip-llama2-7b", "method.exit_layer=5")
+    known = {"published": config.model.published["default"]}
+    found = resolve(config.method.params, config.model.configured_shape(), known)
+    assert (found.exit_layer, found.num_speculations) == (5, 6)

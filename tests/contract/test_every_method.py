@@ -14,7 +14,9 @@ from methods.engine.inference import InferenceModel
 from methods.engine.sampling import Greedy
 from methods.registry import UnknownMethodError, find_method, find_params, method_names
 
-METHODS = method_names()
+# Peers decode with another library; what holds for them is in test_peers.py.
+METHODS = [name for name in method_names() if find_params(name).ABILITIES.engine == "own"]
+EVERY_METHOD = pytest.mark.parametrize("name", method_names())
 LENGTHS, NEW = [3, 9, 1, 6], 12
 SCHEDULE = {"schedule_length": 8}
 MODELS = {"an OPT": "an OPT", "a Llama": "a Llama with scaled rotary positions and a tied head"}
@@ -65,6 +67,7 @@ def test_an_unknown_name_is_refused_with_those_there_are():
         find_method("engine")
 
 
+@EVERY_METHOD
 def test_it_says_where_it_comes_from(name):
     source = find_params(name).SOURCE
     assert re.fullmatch(r"\d{4}\.\d{4,5}(v\d+)?|10\.\d{4,}/\S+", source.paper)
@@ -73,6 +76,7 @@ def test_it_says_where_it_comes_from(name):
     assert source.reference is None or re.search(r"\b[0-9a-f]{7,40}\b", source.reference)
 
 
+@EVERY_METHOD
 def test_its_settings_are_frozen_have_defaults_and_are_complete_once_resolved(name, tiny_shape):
     module, shape = find_params(name), tiny_shape("an OPT", num_layers=6)
     params = module.resolve(module.Params(), shape, SCHEDULE)

@@ -1,17 +1,21 @@
 """The embedded model is what it promises to be: small, trained per method, and good at its task."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from safetensors import safe_open
 
-from bench import store
+from bench import companion, store
 from bench.config import ROOT, from_mapping
+from bench.fingerprint import fingerprint
 from bench.run import run
+from methods.engine.confidence import CLASSIFIER_FILE
+from methods.registry import find_params, method_names
 
-VARIANTS = ("dense", "skipdecode")
+VARIANTS = ("dense", "skipdecode", "calm", "layerskip")
 TINY = ROOT / "bench" / "embedded" / "tiny"
 
 
@@ -37,10 +41,20 @@ def skipdecode(results_dir):
     return compared(results_dir, "skipdecode")
 
 
-def test_every_method_that_needs_training_has_a_variant():
+def test_every_method_that_trains_has_a_variant():
     variants = OmegaConf.load(ROOT / "conf" / "model" / "tiny.yaml").variants
-    assert set(variants) == set(VARIANTS)
+    assert {Path(folder).name for folder in variants.values()} == set(VARIANTS)
     assert all((ROOT / folder / "model.safetensors").exists() for folder in variants.values())
+    training = {name for name in method_names() if find_params(name).ABILITIES.trains}
+    assert training >= set(VARIANTS)
+    assert training <= set(variants)
+
+
+def test_the_exit_classifier_is_of_the_weights_beside_it():
+    folder = TINY / "calm"
+    known = companion.about(folder / CLASSIFIER_FILE)
+    assert known["fingerprint"] == fingerprint(folder, [folder / "model.safetensors"])
+    assert known["task"] == "demo"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

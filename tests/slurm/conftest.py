@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from bench.config import from_mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -87,3 +91,31 @@ class Sweeps:
 def sweeps(tmp_path_factory):
     """``sweeps()``: a fresh results folder to sweep into."""
     return lambda: Sweeps(tmp_path_factory.mktemp("sweeps") / "runs")
+
+
+@pytest.fixture(scope="session")
+def composed():
+    """``composed(*overrides)``: what Hydra makes of a command line, as plain nested dicts."""
+
+    def make(*overrides):
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            return OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def bound():
+    """``bound(values)``: the frozen configuration of plain nested dicts."""
+
+    def make(values):
+        path = ROOT / "conf" / "method" / f"{values['method']['name']}.yaml"
+        return from_mapping(values, OmegaConf.to_container(OmegaConf.load(path)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def configured(composed, bound):
+    """``configured(*overrides)``: the frozen configuration of a command line."""
+    return lambda *overrides: bound(composed(*overrides))

@@ -1,0 +1,59 @@
+"""What a submitted job runs: one frozen configuration.
+
+Apart, because whoever submits must name it without loading torch: torch is imported within. Not
+here: jobs, signals and requeues (``slurm/payload.py``).
+"""
+
+import os
+from pathlib import Path
+
+from bench import frozen, tracking
+from bench.errors import InputError
+from bench.planning import plan
+from bench.session import Session
+from bench.store import Attempt
+
+
+def from_file(path: Path, session: Session) -> None:
+    """Makes the run of a frozen configuration, from where it was stopped; nothing if it is done.
+
+    Args:
+        path: absolute.
+        session: shared by the runs of a process.
+
+    Raises:
+        SkipbenchError: for what cannot be run.
+        Interrupted: if the process was asked to end.
+    """
+    run = frozen.read(path)
+    _enter(run.folder)
+    config = run.config()
+    attempt = Attempt(Path(config.results_dir) / run.run_id / str(run.attempt))
+    if attempt.is_done():
+        # It may have been killed before it was handed over.
+        tracking.catch_up([attempt], config)
+        return
+    planned = plan(config)
+    if planned.run_id != run.run_id:
+        raise InputError(
+            "This is not the run that was submitted: weights, data or code are others now",
+            got=f"{planned.run_id}, submitted as {run.run_id}",
+            allowed="the files as they were when the sweep was submitted",
+            where="submit the sweep again",
+        )
+    session.begins(-(-len(planned.examples) // config.meter.batch_size))
+    from bench.run import make
+
+    make(planned, session)
+
+
+def _enter(folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise InputError(
+            "The folder from which the sweep was submitted is not there on this machine",
+            got=f"{folder}: {error.strerror}",
+            allowed="a folder on a file system that both machines share",
+            where="the folder in which python -m bench was called",
+        ) from error

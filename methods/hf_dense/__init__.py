@@ -1,0 +1,1 @@
+"""hf_dense: transformers' plain ``generate``, the baseline that most users have."""

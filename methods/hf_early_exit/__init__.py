@@ -1,0 +1,1 @@
+"""hf_early_exit: transformers' self-speculative ``generate``; the first layers draft."""
