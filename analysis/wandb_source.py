@@ -16,7 +16,7 @@ from analysis.runs import SETTINGS, Row
 from bench import columns
 from bench.errors import InputError
 from bench.identity import digest
-from bench.wandb_process import environment, last_words
+from bench.tracking.process import environment, last_words
 
 ABOUT = "wandb:ENTITY/PROJECT"
 _PREFIX, _READER = "wandb:", "analysis.wandb_reader"

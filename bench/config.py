@@ -14,8 +14,8 @@ from bench.binding import bind, others, unknown
 from bench.calibration_settings import CalibrateConfig
 from bench.errors import FaultsError, InputError
 from bench.gpus import GpuConfig
-from bench.tracking_settings import TrackingConfig
 from bench.resources import SlurmConfig
+from bench.tracking.settings import TrackingConfig
 from methods.contract import ParamsModule
 from methods.engine.shape import FAMILY_FIELDS, Shape, complete_fields
 from methods.registry import UnknownMethodError, find_params

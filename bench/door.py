@@ -213,19 +213,7 @@ def _plan(config: RunConfig) -> str:
 def _act(config: RunConfig) -> None:
     """What ``action`` says; each loads no more than it needs."""
     if config.action == "run":
-        from bench.planning import plan
-        from bench.report import show_if_done
-
-        planned = plan(config)
-        shown = show_if_done(planned)
-        if shown is None:
-            from bench.run import make
-
-            make(planned)
-        else:
-            from bench.tracking import catch_up
-
-            catch_up([shown], config)
+        _run(config)
     elif config.action == "calibrate":
         _calibrate(config)
     elif config.action == "list":
@@ -258,10 +246,29 @@ def _act(config: RunConfig) -> None:
         pin(config)
 
 
-def _hand_over(config: RunConfig) -> None:
-    from bench import tracking_actions
+def _run(config: RunConfig) -> None:
+    from bench.planning import plan
+    from bench.report import show_if_done
+    from bench.store import next_attempt
+    from bench.tracking.handover import beside, catch_up
 
-    (tracking_actions.sync if config.action == "sync" else tracking_actions.export)(config)
+    planned = plan(config)
+    shown = show_if_done(planned)
+    if shown is not None:
+        catch_up([shown], config)
+        return
+    attempt = next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
+    # W&B is loaded beside torch.
+    with beside(attempt, config) as settle:
+        from bench.run import make
+
+        make(planned, attempt, settle)
+
+
+def _hand_over(config: RunConfig) -> None:
+    from bench.tracking import actions
+
+    (actions.upload if config.action == "sync" else actions.export)(config)
 
 
 def _calibrate(config: RunConfig) -> None:

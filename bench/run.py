@@ -23,7 +23,6 @@ from bench import (
     store,
     summary,
     surroundings,
-    tracking,
 )
 from bench.config import DENSE, RunConfig
 from bench.decoding import StopRule
@@ -37,6 +36,7 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.session import Session
 from bench.summary import BASELINE, METHOD
+from bench.tracking import handover
 from bench.training_output import trained_settings
 from bench.weights import Weights
 from methods.engine.drawing import Warp
@@ -53,34 +53,41 @@ def run(config: RunConfig) -> store.Attempt:
     planned = plan(config)
     shown = report.show_if_done(planned)
     if shown is None:
-        return make(planned)
-    tracking.catch_up([shown], config)
+        attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
+        with handover.beside(attempt, config) as settle:
+            make(planned, attempt, settle)
+        return attempt
+    handover.catch_up([shown], config)
     return shown
 
 
-def make(planned: Planned, session: Session | None = None) -> store.Attempt:
+def make(
+    planned: Planned,
+    attempt: store.Attempt,
+    settle: Callable[[], None],
+    session: Session | None = None,
+) -> None:
     """Makes a run that is not done, from where it was stopped; prints the table.
 
     Args:
         planned: what runs.
+        attempt: that it is made as.
+        settle: waits until nothing beside it works any more; called before anything is timed.
         session: what it shares with other runs of the process; None for a run alone.
     """
     config = planned.config
-    attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
-    with tracking.beside(attempt, config) as settle:
-        prepared = prepare(planned)
-        with attempt.claim(), log.to_file(attempt.log, debug=config.verbosity == "debug"):
-            try:
-                settle()
-                _measure(prepared, attempt, session or Session())
-            except BaseException as error:
-                log.LOG.exception("ended by %s", type(error).__name__)
-                # A run that was stopped is no failure: the same command goes on with it.
-                if isinstance(error, Exception):
-                    attempt.write_failure(traceback.format_exc())
-                raise
-        report.show(attempt, config)
-    return attempt
+    prepared = prepare(planned)
+    with attempt.claim(), log.to_file(attempt.log, debug=config.verbosity == "debug"):
+        try:
+            settle()
+            _measure(prepared, attempt, session or Session())
+        except BaseException as error:
+            log.LOG.exception("ended by %s", type(error).__name__)
+            # A run that was stopped is no failure: the same command goes on with it.
+            if isinstance(error, Exception):
+                attempt.write_failure(traceback.format_exc())
+            raise
+    report.show(attempt, config)
 
 
 def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> None:

@@ -7,11 +7,12 @@ here: jobs, signals and requeues (``slurm/payload.py``).
 import os
 from pathlib import Path
 
-from bench import frozen, tracking
+from bench import frozen
 from bench.errors import InputError
 from bench.planning import plan
 from bench.session import Session
 from bench.store import Attempt
+from bench.tracking import handover
 
 
 def from_file(path: Path, session: Session) -> None:
@@ -31,7 +32,7 @@ def from_file(path: Path, session: Session) -> None:
     attempt = Attempt(Path(config.results_dir) / run.run_id / str(run.attempt))
     if attempt.is_done():
         # It may have been killed before it was handed over.
-        tracking.catch_up([attempt], config)
+        handover.catch_up([attempt], config)
         return
     planned = plan(config)
     if planned.run_id != run.run_id:
@@ -42,9 +43,11 @@ def from_file(path: Path, session: Session) -> None:
             where="submit the sweep again",
         )
     session.begins(-(-len(planned.examples) // config.meter.batch_size))
-    from bench.run import make
+    # W&B is loaded beside torch.
+    with handover.beside(attempt, config) as settle:
+        from bench.run import make
 
-    make(planned, session)
+        make(planned, attempt, settle, session)
 
 
 def _enter(folder: str) -> None:

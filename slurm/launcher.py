@@ -20,11 +20,11 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from bench import jobs as listing
-from bench import tracking
 from bench.config import RunConfig
 from bench.errors import InputError, InvalidRunError, SkipbenchError
 from bench.jobs import BAD_ENDS, DONE, FAILED, NOT_STARTED, RUNNING, TWICE, Job
 from bench.store import FAILURE
+from bench.tracking import handover
 from slurm import failures
 from slurm.board import Board
 from slurm.composing import Composer
@@ -124,7 +124,7 @@ class Launcher(HydraLauncher):
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise self.work.in_words(error) from error
         config = self.work.bind(values)
-        config = replace(config, tracking=tracking.of_sweep(config.tracking, self.typed))
+        config = replace(config, tracking=handover.of_sweep(config.tracking, self.typed))
         self.check(config)
         # What is submitted belongs to the sweep as well.
         job = Job(label, config, values={**values, "tracking": asdict(config.tracking)})
@@ -206,7 +206,7 @@ def _catch_up(jobs: Sequence[Job]) -> None:
     """Hands over what ended without: killed at its end, or without a W&B that worked."""
     attempts = [attempt for job in jobs if (attempt := job.attempt())]
     if attempts:
-        tracking.catch_up(attempts, jobs[0].config)
+        handover.catch_up(attempts, jobs[0].config)
 
 
 def _failure_file(job: Job) -> str:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import wandb_log
+from bench.tracking import readback
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES, ROWS = 6, 2
@@ -116,7 +116,7 @@ class Runs:
     def logged(self):
         """What the only W&B file holds."""
         [path] = self.files()
-        return wandb_log.read(path)
+        return readback.read(path)
 
     def check_records(self):
         """Every batch is there once, every example too; the run is done."""

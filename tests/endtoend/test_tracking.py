@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from bench import wandb_log
+from bench.tracking import readback
 from tests.tracked_runs import BATCHES, ROWS, Runs, batches_of, warnings
 
 BROKEN = "raise ImportError('planted')"
@@ -147,7 +147,7 @@ def test_a_run_killed_and_resumed_three_times_is_one_run(runs):
 def test_two_runs_in_one_process_are_two_runs_of_one_group(runs):
     ended = runs.call("seed=0,1", "-m")
     assert ended.code == 0, ended.err
-    logged = [wandb_log.read(path) for path in runs.files()]
+    logged = [readback.read(path) for path in runs.files()]
     assert len({each.run.run_id for each in logged}) == len(logged) == 2
     assert sorted(each.config["seed"] for each in logged) == [0, 1]
     [group] = {each.run.run_group for each in logged}

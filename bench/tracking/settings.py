@@ -1,7 +1,7 @@
 """Whether and as what runs are handed to W&B: the frozen form of ``conf/tracking/``.
 
-Apart from ``config.py``, which says how every group is bound. Free of torch. Not here: when runs are
-handed over (``tracking.py``).
+Apart from ``config.py``, which says how every group is bound. Free of torch. Not here: when runs
+are handed over (``handover.py``).
 """
 
 from dataclasses import dataclass

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import pytest
 
-from bench import provenance, tracking, wandb_files, wandb_jobs, wandb_process, wandb_sync
+from bench import provenance
 from bench.run import run
 from bench.store import Attempt
-from bench.wandb_files import Mark
+from bench.tracking import files, handover, jobs, online, process
+from bench.tracking.files import Mark
 
 QUICK = ("model.weights=random", "gpu=cpu", "task.limit=2", "meter.repeats=1", "meter.warmups=0")
 
@@ -36,14 +37,14 @@ class FakeWriter:
         self.events.append("sleeps")
 
     def build(self, job):
-        self.events.append(("built", Attempt(Path(job["folder"])).status()))
-        return job["folder"]
+        self.events.append(("built", job.attempt.status()))
+        return job.folder
 
 
 @pytest.fixture
 def events(monkeypatch):
     monkeypatch.setattr(FakeWriter, "events", [])
-    monkeypatch.setattr(tracking, "Writer", FakeWriter)
+    monkeypatch.setattr(handover, "Writer", FakeWriter)
     return FakeWriter.events
 
 
@@ -78,8 +79,8 @@ def test_a_done_run_that_was_not_handed_over_is_at_the_next_start(config, events
     assert ("built", "done") in events
     events.clear()
     (attempt.folder / "wandb").mkdir()
-    mark = Mark(**wandb_files.state(attempt), project="p", entity=None, folder="offline-run-1")
-    wandb_files.write_mark(attempt, mark)
+    mark = Mark(**files.state(attempt), project="p", entity=None, folder="offline-run-1")
+    files.write_mark(attempt, mark)
     run(config())
     assert events == ["made", "closed"]
     # Asked for elsewhere, it is not there yet.
@@ -106,48 +107,48 @@ def test_w_and_bs_own_switch_allows_less_and_never_more(config, name, switch, mo
 def test_a_sweep_is_one_group_by_what_it_runs(config):
     first = ["+method=dense,calm", "seed=0,1", "results_dir=here", "tracking=online"]
     again = ["+method=dense,calm", "seed=0,1", "rerun=true", "verbosity=quiet"]
-    groups = {tracking.of_sweep(config().tracking, each).group for each in (first, again)}
+    groups = {handover.of_sweep(config().tracking, each).group for each in (first, again)}
     assert groups == {"method=dense,calm seed=0,1"}
     named = replace(config().tracking, group="mine")
-    assert tracking.of_sweep(named, first).group == "mine"
+    assert handover.of_sweep(named, first).group == "mine"
 
 
 def test_long_sweeps_keep_groups_of_their_own(config):
     long = [f"method.setting{number}=1,2" for number in range(30)]
-    groups = [tracking.of_sweep(config().tracking, [*long, f"seed={n}"]).group for n in (0, 1)]
+    groups = [handover.of_sweep(config().tracking, [*long, f"seed={n}"]).group for n in (0, 1)]
     assert [len(group) for group in groups] == [128, 128]
     assert groups[0] != groups[1]
 
 
 def test_runs_of_a_sweep_do_not_share_an_agents_id(config):
     one = replace(config().tracking, agent_run_id="r", agent_sweep_id="s")
-    found = tracking.of_sweep(one, ["seed=0,1"])
+    found = handover.of_sweep(one, ["seed=0,1"])
     assert (found.agent_run_id, found.agent_sweep_id) == (None, None)
 
 
 def test_a_warning_is_told_once(capsys):
     for _ in range(3):
-        tracking.warn("planted once")
+        handover.warn("planted once")
     assert capsys.readouterr().err == "warning: planted once\n"
 
 
 def test_references_are_those_that_were_decoded_or_none(config):
     attempt = run(config("tracking=off"))
     start = attempt.start()
-    known = wandb_jobs.references(start, 1)
+    known = jobs.references(start, 1)
     [(name, found)] = known.items()
     assert name == attempt.batches()[0].example_ids[0]
-    assert found["prompt"]
-    assert found["texts"]
+    assert found.prompt
+    assert found.texts
     other = replace(start, identity={**start.identity, "task": {"examples": "changed"}})
-    assert wandb_jobs.references(other, 1) == {}
+    assert jobs.references(other, 1) == {}
     foreign = replace(start, config={**start.config, "task": {"name": "gone", "params": {}}})
-    assert wandb_jobs.references(foreign, 1) == {}
+    assert jobs.references(foreign, 1) == {}
 
 
 def test_the_upload_is_w_and_bs_own_command(config):
     found = replace(config().tracking, project="p", entity="e")
-    command = wandb_sync.command([Path("a"), Path("b")], found)
+    command = online.command([Path("a"), Path("b")], found)
     assert command[1:] == [
         *("-m", "wandb", "sync", "--yes"),
         *("--project", "p", "--entity", "e"),
@@ -159,7 +160,7 @@ def test_no_variable_of_w_and_b_makes_another_run_of_it(monkeypatch):
     for name in ("WANDB_RUN_ID", "WANDB_MODE", "WANDB_RESUME", "WANDB_DIR", "WANDB_SWEEP_ID"):
         monkeypatch.setenv(name, "planted")
     monkeypatch.setenv("WANDB_BASE_URL", "kept")
-    handed = wandb_process.environment()
+    handed = process.environment()
     assert "planted" not in handed.values()
     assert handed["WANDB_BASE_URL"] == "kept"
     assert os.environ["WANDB_RUN_ID"] == "planted"
@@ -170,7 +171,7 @@ def test_a_mark_that_cannot_be_read_is_none(tmp_path):
     (attempt.folder / "wandb").mkdir(parents=True)
     for text in ("", "{", "[]", '{"status": "done"}'):
         (attempt.folder / "wandb" / "handed-over.json").write_text(text)
-        assert wandb_files.mark(attempt) is None
+        assert files.mark(attempt) is None
 
 
 def test_clearing_notes_what_was_uploaded_and_leaves_no_mark(tmp_path):
@@ -180,10 +181,10 @@ def test_clearing_notes_what_was_uploaded_and_leaves_no_mark(tmp_path):
     (run_folder / "run-abc.wandb").touch()
     (attempt.folder / "wandb" / "latest-run").symlink_to("gone-run-2")
     state = {"status": "stopped", "recorded_bytes": 0}
-    wandb_files.write_mark(attempt, Mark(**state, project="p", entity=None, folder="x"))
-    wandb_files.clear(attempt)
+    files.write_mark(attempt, Mark(**state, project="p", entity=None, folder="x"))
+    files.clear(attempt)
     assert list((attempt.folder / "wandb").iterdir()) == []
     run_folder.mkdir()
     (run_folder / "run-abc.wandb.synced").touch()
-    wandb_files.clear(attempt)
-    assert wandb_files.is_seen(attempt)
+    files.clear(attempt)
+    assert files.is_seen(attempt)

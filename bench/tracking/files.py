@@ -1,12 +1,11 @@
 """The files of W&B in an attempt's folder, and the mark that says which records they were made of.
 
 Apart, because a W&B run is there or it is not: only the mark, written last, counts. Free of wandb
-and torch. Not here: what writes them (``wandb_writer.py``, ``wandb_live.py``).
+and torch. Not here: what writes them (``writer.py``, ``live.py``).
 """
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,20 +70,19 @@ def write_mark(attempt: Attempt, found: Mark) -> None:
     disk.replace(folder_of(attempt) / _MARK, data.encode())
 
 
-def is_current(attempt: Attempt, wanted: Mapping[str, str | None]) -> bool:
+def is_current(attempt: Attempt, project: str | None, entity: str | None) -> bool:
     """Whether what was handed over is what the records say now.
 
     Args:
         attempt: whose.
-        wanted: project and entity that are asked for; None where any will do.
+        project: that is asked for; None where any will do.
+        entity: likewise.
     """
     found = mark(attempt)
-    if found is None or state(attempt) != {
-        "status": found.status,
-        "recorded_bytes": found.recorded_bytes,
-    }:
+    if found is None or project not in (None, found.project) or entity not in (None, found.entity):
         return False
-    return all(value in (None, getattr(found, name)) for name, value in wanted.items())
+    now = state(attempt)
+    return now == {name: getattr(found, name) for name in now}
 
 
 def offline_run(attempt: Attempt) -> Path | None:

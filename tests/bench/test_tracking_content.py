@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench import tracked
 from bench.meters.clock import Timing
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Leg, Segment, Speculation, Start
 from bench.store import Attempt
-from bench.tracked import Reference
+from bench.tracking import content as tracked
+from bench.tracking.content import Reference
 from methods.engine.ledger import Sums
 
 AT = "2026-01-01T00:00:00+00:00"

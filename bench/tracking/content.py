@@ -2,7 +2,7 @@
 
 Apart, because a run that was killed, requeued or tracked years later must look like one that went
 through: the same records give the same content. Pure, free of wandb and torch. Not here: how it
-gets to W&B (``wandb_run.py``), when (``tracking.py``).
+gets to W&B (``wandb_run.py``), when (``handover.py``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

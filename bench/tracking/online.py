@@ -3,22 +3,22 @@
 A run that W&B has not seen is uploaded whole, by wandb's own ``sync``, which marks what has
 arrived. One that it may have in part is gone on with, as a live one is: a second upload would add
 the same rows once more. Apart, because either may be asked again and again, and never doubles a
-run. Free of wandb and torch. Not here: which runs (``tracking.py``).
+run. Free of wandb and torch. Not here: which runs (``handover.py``).
 """
 
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from bench import wandb_files, wandb_jobs
 from bench.errors import SkipbenchError
 from bench.store import Attempt
-from bench.tracking_settings import TrackingConfig
-from bench.wandb_process import WandbError, WandbProcess, environment, last_words
+from bench.tracking import files, jobs
+from bench.tracking.process import WandbError, WandbProcess, environment, last_words
+from bench.tracking.settings import TrackingConfig
 
-LIVE = "bench.wandb_live"
+_LIVE = "bench.tracking.live"
 # Seconds to say that a run stopped: before a requeue there is little time.
 _STOP_S = 5.0
 
@@ -57,9 +57,18 @@ class Live:
         self._process: WandbProcess | None = None
         self._fault: Exception | None = None
         try:
-            self._process = WandbProcess(LIVE, tracking.wait_s)
-            self._process.say(wandb_jobs.job(attempt, tracking) | {"references": {}})
+            self._process = WandbProcess(_LIVE, tracking.wait_s)
+            # References are shown at the end, and large.
+            self._process.say(asdict(replace(jobs.job_of(attempt, tracking), references={})))
         except (WandbError, SkipbenchError) as error:
+            self._fault = error
+
+    def settle(self) -> None:
+        """Waits until it has loaded W&B; why it has not is told at the end."""
+        try:
+            if self._process is not None and self._fault is None:
+                self._process.settle()
+        except WandbError as error:
             self._fault = error
 
     def end(self) -> None:
@@ -71,11 +80,10 @@ class Live:
         """
         try:
             if self._process is None or self._fault is not None:
-                raise WandbError(str(self._fault))
+                raise self._fault or WandbError("")
             status = self._attempt.status()
-            self._process.say(
-                {"status": status, "job": wandb_jobs.job(self._attempt, self._tracking)}
-            )
+            job = asdict(jobs.job_of(self._attempt, self._tracking))
+            self._process.say({"status": status, "job": job})
             self._process.answer(_STOP_S if status == "stopped" else None)
         finally:
             if self._process is not None:
@@ -84,10 +92,10 @@ class Live:
 
 def upload(attempts: Sequence[Attempt], tracking: TrackingConfig) -> Uploaded:
     """Uploads what W&B does not have of attempts that were built."""
-    runs = {each: folder for each in attempts if (folder := wandb_files.offline_run(each))}
-    waiting = {each: folder for each, folder in runs.items() if not wandb_files.is_uploaded(folder)}
-    new = [folder for each, folder in waiting.items() if not wandb_files.is_seen(each)]
-    seen = [each for each in waiting if wandb_files.is_seen(each)]
+    runs = {each: folder for each in attempts if (folder := files.offline_run(each))}
+    waiting = {each: folder for each, folder in runs.items() if not files.is_uploaded(folder)}
+    new = [folder for each, folder in waiting.items() if not files.is_seen(each)]
+    seen = [each for each in waiting if files.is_seen(each)]
     faults, arrived = [], 0
     for attempt in seen:
         try:
@@ -98,9 +106,9 @@ def upload(attempts: Sequence[Attempt], tracking: TrackingConfig) -> Uploaded:
     for at in range(0, len(new), _AT_ONCE):
         part = new[at : at + _AT_ONCE]
         said = _sync(part, tracking)
-        if not all(map(wandb_files.is_uploaded, part)):
+        if not all(map(files.is_uploaded, part)):
             faults.append(said)
-    arrived += sum(map(wandb_files.is_uploaded, new))
+    arrived += sum(map(files.is_uploaded, new))
     return Uploaded(arrived, len(runs) - len(waiting), faults, len(waiting) - arrived)
 
 

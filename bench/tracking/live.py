@@ -1,25 +1,28 @@
-"""``python -m bench.wandb_live``: shows one run in W&B while it goes on, from its records.
+"""``python -m bench.tracking.live``: shows one run in W&B while it goes on, from its records.
 
 Apart, as a process of its own, because the run must not wait for a network: it reads the records as
 they come and is asked nothing while something is timed. Started once more, it goes on with what W&B
-has of the run. Not here: runs that are built whole (``wandb_writer.py``).
+has of the run. Not here: runs that are built whole (``writer.py``).
 """
 
 import json
-import select
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import wandb
-from bench import store, wandb_files, wandb_run
+
+from bench import store
 from bench.schema import BatchRecord, batch_from
-from bench.tracked import content, history_row
-from bench.wandb_channel import channel
-from bench.wandb_files import Mark
+from bench.tracking import files, wandb_run
+from bench.tracking.content import content, history_row
+from bench.tracking.files import Mark
+from bench.tracking.jobs import Job, job_from
+from bench.tracking.process import channel
 
 # Seconds between two looks at the records.
 _LOOK_S = 1.0
+_NICE = 19
 
 
 class Follower:
@@ -29,7 +32,7 @@ class Follower:
         job: which, and as what.
     """
 
-    def __init__(self, job: wandb_run.Job) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
         self._run: wandb.Run | None = None
         self._path, self._read = Path(job.folder) / store.BATCHES, 0
@@ -57,7 +60,7 @@ class Follower:
         shown = content(attempt, 0)
         if shown is None:
             return None
-        wandb_files.note_seen(attempt)
+        files.note_seen(attempt)
         return wandb_run.begin(self.job, shown, "online")
 
     def _new(self) -> Iterator[BatchRecord]:
@@ -80,24 +83,28 @@ class Follower:
 
 def main() -> None:
     """Follows until it is told the end; if that never comes, the run is one that stopped."""
-    say = channel()
-    follower = Follower(wandb_run.job_from(json.loads(sys.stdin.readline())))
-    while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
+    asked, say = channel()
+    # What is timed beside it goes first.
+    os.nice(_NICE)
+    say({"ready": True})
+    line = asked.next()
+    if not line:
+        return
+    follower = Follower(job_from(json.loads(line)))
+    while (line := asked.next(_LOOK_S)) is None:
         follower.look()
-    line = sys.stdin.readline()
     if not line:
         follower.end("stopped")
         return
-    asked = json.loads(line)
-    follower.job = wandb_run.job_from(asked["job"])
-    state = wandb_files.state(follower.job.attempt)
-    follower.end(asked["status"])
-    if asked["status"] != "stopped":
-        job = follower.job
-        wandb_files.clear_offline(job.attempt)
+    told = json.loads(line)
+    follower.job = job = job_from(told["job"])
+    state = files.state(job.attempt)
+    follower.end(told["status"])
+    if told["status"] != "stopped":
+        files.clear_offline(job.attempt)
         made = Mark(**state, project=job.project, entity=job.entity, folder=None)
-        wandb_files.write_mark(job.attempt, made)
-    say({"ended": asked["status"]})
+        files.write_mark(job.attempt, made)
+    say({"ended": told["status"]})
 
 
 if __name__ == "__main__":

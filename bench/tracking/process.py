@@ -1,9 +1,8 @@
 """A process of its own that speaks to W&B: started, asked, given up when it does not answer.
 
-Apart, because W&B must not be able to end, stop or slow a run: what it imports, catches, waits for
-and writes to the screen stays in that process, which sleeps until it is asked. Free of wandb and
-torch. Not here: what it is asked (``tracking.py``), what it does (``wandb_writer.py``,
-``wandb_live.py``).
+Both ends of the pipes to it. Apart, because W&B must not be able to end, stop or slow a run: what
+it imports, catches, waits for and writes to the screen stays in that process. Free of wandb and
+torch. Not here: what it is asked (``handover.py``), what it does (``writer.py``, ``live.py``).
 """
 
 import json
@@ -14,13 +13,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
+from dataclasses import asdict
 from typing import Any
 
 from bench.config import ROOT
+from bench.tracking.jobs import Job
 
-WRITER = "bench.wandb_writer"
+WRITER = "bench.tracking.writer"
 # W&B's variables that would make another run of what the records say.
 _NOT_HANDED_ON = frozenset(
     f"WANDB_{name}"
@@ -33,6 +34,8 @@ _NOT_HANDED_ON = frozenset(
 _RAISED = re.compile(r"[\w.]+(Error|Exception|Failed)\b")
 # Seconds that a process has to end once it has closed its pipe.
 _END_S = 5
+# A cluster signals every process of a job; what to do is for the run to say.
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class WandbError(Exception):
@@ -43,8 +46,33 @@ class SilentError(WandbError):
     """W&B has not answered in time."""
 
 
+class Lines:
+    """Lines of a pipe, one at a time, as they come.
+
+    Args:
+        descriptor: of the pipe, which nothing else reads.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._unread = descriptor, b""
+
+    def next(self, wait_s: float | None = None) -> bytes | None:
+        """The next line; empty at the pipe's end, None if there is none within ``wait_s``."""
+        while b"\n" not in self._unread:
+            if not select.select([self._descriptor], [], [], wait_s)[0]:
+                return None
+            more = os.read(self._descriptor, 1 << 16)
+            if not more:
+                return b""
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+
 class WandbProcess:
     """One process, from start to end; it ends by itself when this one does.
+
+    It says ``{"ready": true}`` once it has loaded W&B, and then answers what it is asked.
 
     Args:
         module: what it runs.
@@ -52,7 +80,7 @@ class WandbProcess:
     """
 
     def __init__(self, module: str, wait_s: float) -> None:
-        self._wait_s, self._unread = wait_s, b""
+        self._wait_s, self._ready = wait_s, False
         self._told = tempfile.TemporaryFile()  # noqa: SIM115  # closed in ``close``
         try:
             self._process = subprocess.Popen(
@@ -69,18 +97,19 @@ class WandbProcess:
             self._told.close()
             raise WandbError(f"its process does not start: {error}") from error
         assert self._process.stdin is not None, "a pipe"
+        assert self._process.stdout is not None, "a pipe"
         os.set_blocking(self._process.stdin.fileno(), False)
+        self._answers = Lines(self._process.stdout.fileno())
 
-    def __enter__(self) -> "WandbProcess":
-        return self
+    def settle(self) -> None:
+        """Waits until it has loaded W&B, and so sleeps until it is asked.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        Raises:
+            WandbError: if it does not come to that.
+        """
+        if not self._ready:
+            self._next(self._wait_s)
+            self._ready = True
 
     def say(self, message: dict[str, Any]) -> None:
         """Hands over one message, without an answer.
@@ -105,17 +134,15 @@ class WandbProcess:
         Raises:
             WandbError: if none comes.
         """
-        assert self._process.stdout is not None, "a pipe"
-        wait_s = self._wait_s if wait_s is None else wait_s
-        while b"\n" not in self._unread:
-            readable, _, _ = select.select([self._process.stdout], [], [], wait_s)
-            if not readable:
-                raise SilentError(f"no answer in {wait_s:g} s")
-            more = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not more:
-                raise WandbError(self._why())
-            self._unread += more
-        line, _, self._unread = self._unread.partition(b"\n")
+        self.settle()
+        return self._next(self._wait_s if wait_s is None else wait_s)
+
+    def _next(self, wait_s: float) -> dict[str, Any]:
+        line = self._answers.next(wait_s)
+        if line is None:
+            raise SilentError(f"no answer in {wait_s:g} s")
+        if not line:
+            raise WandbError(self._why())
         return dict(json.loads(line))
 
     def close(self) -> None:
@@ -148,7 +175,6 @@ class Writer:
     def __init__(self, wait_s: float) -> None:
         self._wait_s, self._fault = wait_s, ""
         self._process: WandbProcess | None = None
-        self._ready = False
 
     def __enter__(self) -> "Writer":
         return self
@@ -167,15 +193,14 @@ class Writer:
     def settle(self) -> None:
         """Waits until it sleeps; why it does not is told when it is asked."""
         self.start()
-        if self._process is not None and not self._ready:
+        if self._process is not None:
             try:
-                self._process.answer()
-                self._ready = True
+                self._process.settle()
             except WandbError as error:
                 self._fault = str(error)
                 self._give_up()
 
-    def build(self, job: dict[str, Any]) -> str | None:
+    def build(self, job: Job) -> str | None:
         """The folder of the run that it has built; None if another process builds it.
 
         Raises:
@@ -185,7 +210,7 @@ class Writer:
         if self._process is None:
             raise WandbError(self._fault)
         try:
-            self._process.say(job)
+            self._process.say(asdict(job))
             found = self._process.answer()
         except WandbError:
             # The next one is asked of another process.
@@ -199,7 +224,25 @@ class Writer:
     def _give_up(self) -> None:
         if self._process is not None:
             self._process.close()
-        self._process, self._ready = None, False
+        self._process = None
+
+
+def channel() -> tuple[Lines, Callable[[dict[str, Any]], None]]:
+    """The other ends, in the process itself: what it is asked, and how it answers.
+
+    Standard output becomes the answers' alone, and signals to the whole job pass by.
+    """
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    # What wandb prints goes with its warnings.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    return Lines(sys.stdin.fileno()), say
 
 
 def last_words(text: str) -> str:

@@ -2,8 +2,8 @@
 
 Apart, because the records are the truth and W&B is a copy: nothing that goes wrong here ends a run,
 changes its exit code or its records; it is one warning, and made up for later. Free of wandb and
-torch. Not here: what W&B is shown (``tracked.py``), the processes that speak to it
-(``wandb_process.py``), uploads (``wandb_sync.py``).
+torch. Not here: what W&B is shown (``content.py``), the processes that speak to it
+(``process.py``), uploads (``online.py``).
 """
 
 import sys
@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
-from bench import report, wandb_files, wandb_jobs, wandb_sync
+from bench import report
 from bench.config import RunConfig
 from bench.errors import SkipbenchError
 from bench.identity import digest
 from bench.store import Attempt
-from bench.tracking_settings import TrackingConfig
-from bench.wandb_process import SilentError, WandbError, Writer
-from bench.wandb_sync import Live
+from bench.tracking import files, jobs, online
+from bench.tracking.online import Live
+from bench.tracking.process import SilentError, WandbError, Writer
+from bench.tracking.settings import TrackingConfig
 
 # What may go wrong between the records and W&B.
 FAULTS = (WandbError, SkipbenchError, OSError, ValueError)
@@ -45,7 +46,7 @@ def beside(attempt: Attempt, config: RunConfig) -> Iterator[Callable[[], None]]:
         if config.tracking.mode == "online":
             live = Live(attempt, config.tracking)
             try:
-                yield lambda: None
+                yield live.settle
             finally:
                 _safely(lambda: _end_live(live, attempt, config, writer), config)
             return
@@ -93,11 +94,11 @@ def built(
     made, faults = [], []
     for attempt in attempts:
         try:
-            wanted = wandb_jobs.destination(config.tracking)
-            if not again and wandb_files.is_current(attempt, wanted):
+            wanted = config.tracking
+            if not again and files.is_current(attempt, wanted.project, wanted.entity):
                 continue
             if attempt.status() != "running" and attempt.start() is not None:
-                folder = writer.build(wandb_jobs.job(attempt, config.tracking))
+                folder = writer.build(jobs.job_of(attempt, wanted))
                 # None: another process is at it.
                 made += [folder] if folder else []
         except FAULTS as error:
@@ -128,7 +129,7 @@ def _hand_over(attempts: Sequence[Attempt], config: RunConfig, writer: Writer) -
     for fault in faults:
         warn(_made_up_for(fault, "export-wandb", config))
     if config.tracking.mode == "online":
-        for fault in wandb_sync.upload(ended, config.tracking).faults:
+        for fault in online.upload(ended, config.tracking).faults:
             warn(_made_up_for(fault, "sync", config))
     elif made:
         what = made[0] if len(made) == 1 else f"{len(made)} runs"

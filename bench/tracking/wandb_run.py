@@ -2,20 +2,19 @@
 
 Apart, because a run that is shown live and one that is built at its end are filled by the same
 text. Imports wandb, so only processes of W&B's own load it. Not here: what is shown
-(``tracked.py``), when (``wandb_writer.py``, ``wandb_live.py``).
+(``content.py``), when (``writer.py``, ``live.py``).
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import wandb
 
-from bench import store, wandb_files
-from bench.store import Attempt
-from bench.tracked import BATCH, Chart, Content, Reference, Sheet
+from bench import store
+from bench.tracking import files
+from bench.tracking.content import BATCH, Chart, Content, Sheet
+from bench.tracking.jobs import Job
 
 _RECORDS = (store.START, store.SEGMENTS, store.BATCHES, store.HEADER, store.FAILURE, store.LOG)
 _LEGS = ("method", "baseline", "own_dense", "pair")
@@ -23,50 +22,9 @@ _LEGS = ("method", "baseline", "own_dense", "pair")
 _DRAWINGS = {"line": "wandb/line/v0", "scatter": "wandb/scatter/v0"}
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One attempt to hand over.
-
-    Attributes:
-        folder: of the attempt.
-        project: of W&B.
-        entity: None for the account's own.
-        group: None for the sweep that it was started in.
-        tags: of the run.
-        notes: of the run.
-        sweep_id: of W&B, for a run that its agent has started.
-        sample: generations that are shown.
-        artifacts: whether the record files go with it.
-        references: example id -> prompt and references.
-    """
-
-    folder: str
-    project: str
-    entity: str | None
-    group: str | None
-    tags: list[str]
-    notes: str | None
-    sweep_id: str | None
-    sample: int
-    artifacts: bool
-    references: Mapping[str, Reference]
-
-    @property
-    def attempt(self) -> Attempt:
-        """Whose records are handed over."""
-        return Attempt(Path(self.folder))
-
-
-def job_from(raw: Mapping[str, Any]) -> Job:
-    """A Job of its JSON form."""
-    known = raw["references"].items()
-    references = {name: Reference(each["prompt"], tuple(each["texts"])) for name, each in known}
-    return Job(**{**raw, "references": references})
-
-
 def begin(job: Job, shown: Content, mode: Literal["offline", "online"]) -> wandb.Run:
     """The run in W&B, with its configuration; ``online`` goes on with what is there of it."""
-    keep_files_in(wandb_files.folder_of(job.attempt))
+    keep_files_in(files.folder_of(job.attempt))
     run = wandb.init(
         mode=mode,
         dir=job.folder,

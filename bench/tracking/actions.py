@@ -1,17 +1,18 @@
 """The actions on stored runs: build their W&B runs, upload them.
 
 Apart, because they look at a results folder and not at one run. Free of wandb and torch. Not here:
-how a run is built or uploaded (``tracking.py``, ``wandb_sync.py``).
+how a run is built or uploaded (``handover.py``, ``online.py``).
 """
 
 import sys
 from pathlib import Path
 
-from bench import store, tracking, wandb_sync
+from bench import store
 from bench.config import RunConfig
 from bench.errors import InputError
 from bench.store import Attempt
-from bench.wandb_process import Writer
+from bench.tracking import handover, online
+from bench.tracking.process import Writer
 
 
 def export(config: RunConfig) -> None:
@@ -22,7 +23,7 @@ def export(config: RunConfig) -> None:
     """
     attempts = _chosen(config)
     with Writer(config.tracking.wait_s) as writer:
-        made, faults = tracking.built(attempts, config, writer, again=config.rerun)
+        made, faults = handover.built(attempts, config, writer, again=config.rerun)
     kept = len(attempts) - len(made) - len(faults)
     sys.stdout.write(
         f"W&B runs: {len(made)} built, {kept} left as they are, {len(faults)} failed\n"
@@ -36,14 +37,14 @@ def export(config: RunConfig) -> None:
         )
 
 
-def sync(config: RunConfig) -> None:
+def upload(config: RunConfig) -> None:
     """Builds what is missing, and uploads what is not yet uploaded.
 
     Raises:
         InputError: if one has not arrived.
     """
     export(config)
-    done = wandb_sync.upload(_chosen(config), config.tracking)
+    done = online.upload(_chosen(config), config.tracking)
     sys.stdout.write(
         f"W&B runs: {done.now} uploaded, {done.before} uploaded before, {done.missing} failed\n"
     )
