@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ COMMAND = (
     "decode.max_new_tokens=6",
     "tracking.wait_s=60",
 )
+# Nobody listens at the discard port of this machine.
+DEAD = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "a" * 40}
 # Batch 3 of the run fails as ``fault`` says while the file ``flag`` is there.
 PLANTED = """
 import sys, torch
@@ -145,3 +148,16 @@ def batches_of(history):
 def warnings(text):
     """Lines that warn."""
     return [line for line in text.splitlines() if line.startswith("warning:")]
+
+
+def descendants(pid):
+    """Processes that a process has started, and theirs."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found, new = set(), {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - found
+        found |= new
+    return found

@@ -6,15 +6,12 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from tests.tracked_runs import Runs, warnings
+from tests.tracked_runs import DEAD, Runs, descendants, warnings
 
 MOMENTS = 20
-# Nobody listens at the discard port of this machine.
-DEAD = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "a" * 40}
 LONGER = ("decode.max_new_tokens=48",)
 pytestmark = pytest.mark.slow
 
@@ -29,19 +26,6 @@ def seconds_of(runs):
     began = time.perf_counter()
     assert runs.call(*LONGER).code == 0
     return time.perf_counter() - began
-
-
-def descendants(pid):
-    """Processes that a process has started, and theirs."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found, new = set(), {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
