@@ -64,13 +64,13 @@ class Runs:
     def flag(self):
         return self.results.with_name("fails")
 
-    def start(self, *more, method="dense", fault=None, within=(), python_path=(), **environment):
+    def start(self, *more, method="dense", fault=None, within=(), **environment):
         """A process, in a session of its own so that all of it can be killed."""
         code = (
             ("-c", PLANTED.format(flag=str(self.flag), fault=fault)) if fault else ("-m", "bench")
         )
         quiet = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-        path = {"PYTHONPATH": os.pathsep.join(map(str, (*python_path, ROOT)))}
+        path = {"PYTHONPATH": str(ROOT)}
         handed = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
         given = (f"+method={method}", *COMMAND, f"results_dir={self.results}")
         return subprocess.Popen(

@@ -17,7 +17,7 @@ from bench.config import RunConfig
 from bench.errors import SkipbenchError
 from bench.identity import digest
 from bench.store import Attempt
-from bench.tracking import files, jobs, online
+from bench.tracking import asking, files, online
 from bench.tracking.online import Live
 from bench.tracking.process import SilentError, WandbError, Writer
 from bench.tracking.settings import TrackingConfig
@@ -98,7 +98,7 @@ def built(
             if not again and files.is_current(attempt, wanted.project, wanted.entity):
                 continue
             if attempt.status() != "running" and attempt.start() is not None:
-                folder = writer.build(jobs.job_of(attempt, wanted))
+                folder = writer.build(asking.job_of(attempt, wanted))
                 # None: another process is at it.
                 made += [folder] if folder else []
         except FAULTS as error:

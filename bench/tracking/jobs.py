@@ -1,7 +1,7 @@
 """What a process of W&B's own is asked to hand over: an attempt, and as what.
 
-Apart, because the end of a run, a later start and an export ask for the same. Free of wandb and
-torch. Not here: what is made of it (``content.py``), when it is asked (``handover.py``).
+Apart, because both ends of the pipe know it, and that process is to load no more. Free of wandb and
+torch. Not here: what makes one (``asking.py``), what becomes of it (``wandb_run.py``).
 """
 
 from collections.abc import Mapping
@@ -9,17 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import lookup, planning
-from bench.binding import bind
-from bench.config import TaskChoice, TaskConfig
-from bench.errors import InputError, SkipbenchError
-from bench.schema import Start
 from bench.store import Attempt
-from bench.tracking import files
-from bench.tracking.content import Reference, sampled
-from bench.tracking.settings import TrackingConfig
-
-PROJECT = "skipbench"
+from bench.tracking.content import Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,59 +52,3 @@ def job_from(raw: Mapping[str, Any]) -> Job:
     known = raw["references"].items()
     references = {name: Reference(each["prompt"], tuple(each["texts"])) for name, each in known}
     return Job(**{**raw, "references": references})
-
-
-def job_of(attempt: Attempt, tracking: TrackingConfig) -> Job:
-    """What is handed over of an attempt; what is not asked for now is as the run started.
-
-    Raises:
-        InputError: for records that cannot be read.
-    """
-    start = attempt.start()
-    then: dict[str, Any] = {"agent_sweep_id": tracking.agent_sweep_id}
-    if start is not None:
-        then = dict(start.config.get("tracking") or {})
-    before = files.mark(attempt)
-    if before is not None:
-        then |= {"project": before.project, "entity": before.entity}
-    return Job(
-        folder=str(attempt.folder.absolute()),
-        project=tracking.project or then.get("project") or PROJECT,
-        entity=tracking.entity or then.get("entity"),
-        group=tracking.group,
-        tags=list(tracking.tags or then.get("tags") or ()),
-        notes=tracking.notes or then.get("notes"),
-        sweep_id=then.get("agent_sweep_id"),
-        sample=tracking.sample,
-        artifacts=tracking.artifacts,
-        references={} if start is None else references(start, tracking.sample),
-    )
-
-
-def references(start: Start, sample: int) -> dict[str, Reference]:
-    """Prompts and references of a sample of the examples, where the task's data are at hand.
-
-    Empty where they are not, or are no longer those that the run decoded.
-    """
-    try:
-        examples, found = planning.examples_by_id(_task(start))
-        known = start.identity["task"]["examples"]
-    except (SkipbenchError, OSError, KeyError, TypeError):
-        return {}
-    if found != known:
-        return {}
-    ids = list(examples)
-    chosen = [examples[ids[at]] for at in sampled(len(ids), sample)]
-    return {each.id: Reference(each.prompt, tuple(each.references)) for each in chosen}
-
-
-def _task(start: Start) -> TaskConfig:
-    """The task of a run, of its configuration as recorded."""
-    raw = dict(start.config["task"])
-    faults: list[InputError] = []
-    module = lookup.find("bench.tasks", raw["name"], "task")
-    params = bind(module.Params, raw.pop("params"), "task", faults)
-    choice = bind(TaskChoice, raw, "task", faults)
-    if params is None or choice is None:
-        raise faults[0]
-    return TaskConfig(choice.name, choice.split, choice.limit, choice.max_new_tokens, params)

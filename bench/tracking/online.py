@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.errors import SkipbenchError
 from bench.store import Attempt
-from bench.tracking import files, jobs
+from bench.tracking import asking, files
 from bench.tracking.process import WandbError, WandbProcess, environment, last_words
 from bench.tracking.settings import TrackingConfig
 
@@ -59,7 +59,7 @@ class Live:
         try:
             self._process = WandbProcess(_LIVE, tracking.wait_s)
             # References are shown at the end, and large.
-            self._process.say(asdict(replace(jobs.job_of(attempt, tracking), references={})))
+            self._process.say(asdict(replace(asking.job_of(attempt, tracking), references={})))
         except (WandbError, SkipbenchError) as error:
             self._fault = error
 
@@ -82,7 +82,7 @@ class Live:
             if self._process is None or self._fault is not None:
                 raise self._fault or WandbError("")
             status = self._attempt.status()
-            job = asdict(jobs.job_of(self._attempt, self._tracking))
+            job = asdict(asking.job_of(self._attempt, self._tracking))
             self._process.say({"status": status, "job": job})
             self._process.answer(_STOP_S if status == "stopped" else None)
         finally:

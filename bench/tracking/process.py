@@ -16,12 +16,14 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from bench.config import ROOT
 from bench.tracking.jobs import Job
 
 WRITER = "bench.tracking.writer"
+# The code that this process runs.
+_ROOT = Path(__file__).resolve().parents[2]
 # W&B's variables that would make another run of what the records say.
 _NOT_HANDED_ON = frozenset(
     f"WANDB_{name}"
@@ -255,7 +257,7 @@ def last_words(text: str) -> str:
 def environment() -> dict[str, str]:
     """The environment of a process that speaks to W&B: the user's account, nobody's run."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
-    path = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    path = [str(_ROOT), *filter(None, [kept.get("PYTHONPATH")])]
     # Threads of numerical libraries would only get into the way of the run.
     quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"}
     return kept | quiet | {"PYTHONPATH": os.pathsep.join(path)}

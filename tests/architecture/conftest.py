@@ -60,6 +60,7 @@ LIGHT_BENCH = frozenset(
         "bench.tracking.actions",
         "bench.tracking.settings",
         "bench.tracking.files",
+        "bench.tracking.asking",
         "bench.tracking.jobs",
         "bench.tracking.process",
         "bench.tracking.online",

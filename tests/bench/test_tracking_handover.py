@@ -10,7 +10,7 @@ import pytest
 from bench import provenance
 from bench.run import run
 from bench.store import Attempt
-from bench.tracking import files, handover, jobs, online, process
+from bench.tracking import asking, files, handover, online, process
 from bench.tracking.files import Mark
 
 QUICK = ("model.weights=random", "gpu=cpu", "task.limit=2", "meter.repeats=1", "meter.warmups=0")
@@ -135,15 +135,15 @@ def test_a_warning_is_told_once(capsys):
 def test_references_are_those_that_were_decoded_or_none(config):
     attempt = run(config("tracking=off"))
     start = attempt.start()
-    known = jobs.references(start, 1)
+    known = asking.references(start, 1)
     [(name, found)] = known.items()
     assert name == attempt.batches()[0].example_ids[0]
     assert found.prompt
     assert found.texts
     other = replace(start, identity={**start.identity, "task": {"examples": "changed"}})
-    assert jobs.references(other, 1) == {}
+    assert asking.references(other, 1) == {}
     foreign = replace(start, config={**start.config, "task": {"name": "gone", "params": {}}})
-    assert jobs.references(foreign, 1) == {}
+    assert asking.references(foreign, 1) == {}
 
 
 def test_the_upload_is_w_and_bs_own_command(config):
