@@ -10,8 +10,9 @@ import pytest
 from bench import provenance
 from bench.run import run
 from bench.store import Attempt
-from bench.tracking import asking, files, handover, online, process
+from bench.tracking import asking, files, handover, online, process, readback
 from bench.tracking.files import Mark
+from tests.tracked_runs import Runs
 
 QUICK = ("model.weights=random", "gpu=cpu", "task.limit=2", "meter.repeats=1", "meter.warmups=0")
 
@@ -65,6 +66,15 @@ def test_what_speaks_to_w_and_b_sleeps_before_anything_is_measured(config, event
     monkeypatch.setattr(provenance, "collect", collected)
     run(config())
     assert events == ["made", "started", "sleeps", "measures", ("built", "done"), "closed"]
+
+
+def test_two_runs_in_one_process_are_two_runs(config, tmp_path):
+    for seed in (0, 1):
+        run(config(f"seed={seed}"))
+    logged = [readback.read(path) for path in Runs(tmp_path).files()]
+    assert len({each.run.run_id for each in logged}) == 2
+    assert sorted(each.config["seed"] for each in logged) == [0, 1]
+    assert [each.exit_code for each in logged] == [0, 0]
 
 
 def test_with_tracking_off_nothing_is_started(config, events):

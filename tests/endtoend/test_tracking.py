@@ -127,7 +127,8 @@ def test_a_run_killed_in_its_middle_is_one_run_in_the_end(runs):
     runs.check_one_whole_run()
 
 
-def test_two_runs_in_one_process_are_two_runs_of_one_group(runs):
+@pytest.mark.slow
+def test_two_runs_of_a_sweep_are_two_runs_of_one_group(runs):
     ended = runs.call("seed=0,1", "-m")
     assert ended.code == 0, ended.err
     logged = [readback.read(path) for path in runs.files()]
