@@ -16,7 +16,7 @@ from analysis.runs import SETTINGS, Row
 from bench import columns
 from bench.errors import InputError
 from bench.identity import digest
-from bench.tracking.process import environment, last_words
+from bench.tracking.process import last_words, passing
 
 ABOUT = "wandb:ENTITY/PROJECT"
 _PREFIX, _READER = "wandb:", "analysis.wandb_reader"
@@ -51,7 +51,8 @@ def rows(source: str, *, every: bool = False, settings: bool = False) -> list[Ro
 def _asked(path: str) -> list[dict[str, Any]]:
     """What W&B has of each run of ours."""
     asked = [sys.executable, "-m", _READER, path]
-    done = subprocess.run(asked, env=environment(), capture_output=True, text=True, check=False)
+    with passing() as environment:
+        done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(
             "W&B cannot be read",

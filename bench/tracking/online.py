@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.errors import SkipbenchError
 from bench.store import Attempt
 from bench.tracking import asking, files
-from bench.tracking.process import WandbError, WandbProcess, environment, last_words
+from bench.tracking.process import WandbError, WandbProcess, last_words, passing
 from bench.tracking.settings import TrackingConfig
 
 _LIVE = "bench.tracking.live"
@@ -121,17 +121,21 @@ def command(folders: Sequence[Path], tracking: TrackingConfig) -> list[str]:
 
 def _sync(folders: Sequence[Path], tracking: TrackingConfig) -> str:
     """What it has said last: it ends with 0 even where nobody is logged in."""
+    wait_s = tracking.wait_s * len(folders)
     try:
-        done = subprocess.run(
-            command(folders, tracking),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment() | {"WANDB_SILENT": "false"},
-            timeout=tracking.wait_s * len(folders),
-            check=False,
-        )
+        with passing() as environment:
+            done = subprocess.run(
+                command(folders, tracking),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment | {"WANDB_SILENT": "false"},
+                timeout=wait_s,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
-        return f"no answer in {tracking.wait_s * len(folders)} s"
+        return f"no answer in {wait_s} s"
+    except OSError as error:
+        return f"wandb sync does not start: {error}"
     said = last_words(done.stdout.decode(errors="replace"))
     return said or f"wandb sync ended with {done.returncode}"

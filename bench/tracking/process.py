@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -83,21 +83,23 @@ class WandbProcess:
 
     def __init__(self, module: str, wait_s: float) -> None:
         self._wait_s, self._ready = wait_s, False
-        self._told = tempfile.TemporaryFile()  # noqa: SIM115  # closed in ``close``
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._told,
-                env=environment(),
-                # Not of the terminal's group: an interrupt is for the run to answer.
-                start_new_session=True,
-                bufsize=0,
-            )
-        except OSError as error:
-            self._told.close()
-            raise WandbError(f"its process does not start: {error}") from error
+        with ExitStack() as stack:
+            try:
+                self._told = stack.enter_context(tempfile.TemporaryFile())
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", module],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._told,
+                    env=environment(),
+                    # Not of the terminal's group: an interrupt is for the run to answer.
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            except OSError as error:
+                raise WandbError(f"its process does not start: {error}") from error
+            # Closed in ``close``.
+            stack.pop_all()
         assert self._process.stdin is not None, "a pipe"
         assert self._process.stdout is not None, "a pipe"
         os.set_blocking(self._process.stdin.fileno(), False)
@@ -140,12 +142,15 @@ class WandbProcess:
         return self._next(self._wait_s if wait_s is None else wait_s)
 
     def _next(self, wait_s: float) -> dict[str, Any]:
-        line = self._answers.next(wait_s)
-        if line is None:
-            raise SilentError(f"no answer in {wait_s:g} s")
-        if not line:
-            raise WandbError(self._why())
-        return dict(json.loads(line))
+        while True:
+            line = self._answers.next(wait_s)
+            if line is None:
+                raise SilentError(f"no answer in {wait_s:g} s")
+            if not line:
+                raise WandbError(self._why())
+            # Before it has its own channel, wandb may print into it.
+            with suppress(ValueError):
+                return dict(json.loads(line))
 
     def close(self) -> None:
         """Ends the process, and what it has started: what it was asked is done, or given up."""
@@ -261,3 +266,11 @@ def environment() -> dict[str, str]:
     # Threads of numerical libraries would only get into the way of the run.
     quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"}
     return kept | quiet | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+@contextmanager
+def passing() -> Iterator[dict[str, str]]:
+    """The environment of one call of wandb, which would leave logs here and in the home folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = {f"WANDB_{name}": folder for name in ("DIR", "CACHE_DIR", "DATA_DIR")}
+        yield environment() | kept

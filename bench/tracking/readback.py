@@ -33,6 +33,7 @@ class Logged:
         exit_code: None for a run that was never ended.
         preempting: whether it said that it will be taken up again.
         artifacts: name -> paths in it.
+        x_axes: names, with ``*`` at their end for many -> what they are drawn over.
     """
 
     run: Any = None
@@ -42,6 +43,7 @@ class Logged:
     exit_code: int | None = None
     preempting: bool = False
     artifacts: dict[str, list[str]] = field(default_factory=dict)
+    x_axes: dict[str, str] = field(default_factory=dict)
 
 
 def read(path: Path) -> Logged:
@@ -71,6 +73,9 @@ def _take(found: Logged, record: Any) -> None:  # noqa: ANN401  # generated code
         found.summary |= _items(record.summary.update)
     elif kind == "exit":
         found.exit_code = record.exit.exit_code
+    elif kind == "metric" and record.metric.step_metric:
+        name = record.metric.name or record.metric.glob_name
+        found.x_axes[name] = record.metric.step_metric
     elif kind == "preempting":
         found.preempting = True
     elif kind == "artifact":

@@ -159,6 +159,16 @@ def test_a_w_and_b_that_hangs_is_given_up(runs, make, fake_wandb):
     runs.check_records()
 
 
+@pytest.mark.slow
+def test_what_w_and_b_prints_as_it_is_loaded_is_no_answer(runs, make, fake_wandb):
+    fake_wandb(
+        "import sys; print('planted'); sys.path = [p for p in sys.path if '/fake' not in p]\n"
+        "del sys.modules['wandb']; import wandb"
+    )
+    assert make() == []
+    runs.check_one_whole_run()
+
+
 def test_a_folder_that_cannot_be_written_is_one_warning(runs, config, make, strike):
     # A file in its place refuses root as well.
     strike(lambda _: (runs.attempt() / "wandb").write_text(""))

@@ -1,18 +1,21 @@
 """When W&B is spoken to: never beside what is timed, never for nothing, once for one end."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from bench import provenance
 from bench.run import run
 from bench.store import Attempt
 from bench.tracking import asking, files, handover, online, process, readback
 from bench.tracking.files import Mark
-from tests.tracked_runs import Runs
+from tests.tracked_runs import ROOT, Runs
 
 QUICK = ("model.weights=random", "gpu=cpu", "task.limit=2", "meter.repeats=1", "meter.warmups=0")
 
@@ -164,6 +167,23 @@ def test_the_upload_is_w_and_bs_own_command(config):
         *("--project", "p", "--entity", "e"),
         *("a", "b"),
     ]
+
+
+def test_what_the_documented_sweep_makes_of_its_parameters_is_a_command_of_ours(configured):
+    """As W&B's agent forms it; only the agent's talk with its server is left out."""
+    text = (ROOT / "docs" / "tracking.md").read_text(encoding="utf-8")
+    sweep = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+    assert sweep["command"][-1] == "${args_no_hyphens}"
+    some = {
+        name: each.get("value", each.get("values", [None])[-1])
+        for name, each in sweep["parameters"].items()
+    }
+    some |= {"rerun": True, "tracking.tags": "[a,b]"}
+    args = {"args": {name: {"value": value} for name, value in some.items()}}
+    found = configured(*create_sweep_command_args(args)["args_no_hyphens"])
+    assert (found.method.name, found.method.changed["preset"]) == ("skipdecode", "4x")
+    assert (found.tracking.name, found.seed, found.rerun) == ("online", 1, True)
+    assert found.tracking.tags == ("a", "b")
 
 
 def test_no_variable_of_w_and_b_makes_another_run_of_it(monkeypatch):

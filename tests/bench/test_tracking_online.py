@@ -70,7 +70,10 @@ def suite(configured, runs, account, monkeypatch, capsys):
             return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
 
     made = Suite()
-    made.become()
+    for name in ("home", "here"):
+        (runs.results.parent / name).mkdir()
+    made.become(HOME=str(runs.results.parent / "home"))
+    monkeypatch.chdir(runs.results.parent / "here")
     return made
 
 
@@ -99,6 +102,9 @@ def test_sync_uploads_a_run_once_and_the_table_from_there_is_that_of_the_records
     records = suite.table("runs", "--results", str(runs.results))
     assert len(records) == 1
     assert suite.table(*SOURCE) == records
+    # Nothing is left where the commands were called, and no logs in the home folder.
+    assert list((runs.results.parent / "here").iterdir()) == []
+    assert [path for path in (runs.results.parent / "home").rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.slow
@@ -122,9 +128,6 @@ def test_a_live_run_is_whole_at_its_end_and_not_sent_twice(suite, server):
 
 @pytest.mark.slow
 def test_sync_without_an_account_says_so_and_may_be_repeated(suite, runs, server, monkeypatch):
-    home = runs.results.with_name("home")
-    home.mkdir()
-    suite.become(HOME=str(home))
     suite.run()
     monkeypatch.delenv("WANDB_API_KEY")
     with pytest.raises(InputError, match="wandb login"):

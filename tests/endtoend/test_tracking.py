@@ -66,6 +66,12 @@ def test_the_summary_is_the_row_of_the_table(done):
     assert [name for name in logged.summary if name.startswith("method/")] == []
 
 
+def test_batches_are_the_x_axis_of_what_is_told_of_them(done):
+    axes = done[0].logged().x_axes
+    assert axes.keys() >= {"method/*", "baseline/*", "own_dense/*", "pair/*"}
+    assert set(axes.values()) == {"batch"}
+
+
 def test_names_tags_tables_and_record_files_are_there(done):
     logged = done[0].logged()
     run_id = done[0].attempt().parent.name
