@@ -7,6 +7,7 @@ has of the run. Not here: runs that are built whole (``writer.py``).
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from bench.tracking.process import channel
 # Seconds between two looks at the records.
 _LOOK_S = 1.0
 _NICE = 19
+# Seconds that it may take to say so once its run is gone.
+_ALONE_S = 60
 
 
 class Follower:
@@ -94,6 +97,8 @@ def main() -> None:
     while (line := asked.next(_LOOK_S)) is None:
         follower.look()
     if not line:
+        # Whatever W&B waits for, nobody is left to end this process.
+        signal.alarm(_ALONE_S)
         follower.end("stopped")
         return
     told = json.loads(line)

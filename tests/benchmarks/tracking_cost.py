@@ -1,8 +1,10 @@
-"""What tracking costs a run: wall time of the same command with tracking off and offline.
+"""What tracking costs a run: the same command with tracking off and offline, in turn.
 
-Run: python tests/benchmarks/tracking_cost.py [PAIRS] [OVERRIDE ...]; the runs alternate.
+Run: python tests/benchmarks/tracking_cost.py [PAIRS] [OVERRIDE ...] on a machine with nothing else
+to do. Of each pair: the ratio of the whole processes' times, and that of the timed passes alone.
 """
 
+import json
 import os
 import statistics
 import subprocess
@@ -14,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def seconds(tracking: str, overrides: list[str]) -> float:
-    """Of one whole process."""
+def measured(tracking: str, overrides: list[str]) -> tuple[float, float]:
+    """Seconds of one whole process, and of its timed passes."""
     with tempfile.TemporaryDirectory() as results:
         given = [f"tracking={tracking}", f"results_dir={results}", "verbosity=quiet", *overrides]
         began = time.perf_counter()
@@ -26,22 +28,35 @@ def seconds(tracking: str, overrides: list[str]) -> float:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        return time.perf_counter() - began
+        whole = time.perf_counter() - began
+        [path] = Path(results).glob("*/1/batches.jsonl")
+        batches = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    legs = [leg for batch in batches for leg in batch["legs"].values()]
+    passes = [timing for leg in legs for timing in leg["timings"]]
+    return whole, sum(each["ttft_s"] + each["decode_s"] for each in passes)
 
 
 def main(pairs: int, overrides: list[str]) -> None:
     """Prints each pair and the medians."""
-    found: dict[str, list[float]] = {"off": [], "offline": []}
+    ratios: list[tuple[float, float]] = []
+    more_s: list[float] = []
     for pair in range(pairs):
+        found = {}
         for tracking in ("off", "offline")[:: 1 if pair % 2 else -1]:
-            found[tracking].append(seconds(tracking, overrides))
-        now = {name: round(each[-1], 2) for name, each in found.items()}
-        sys.stdout.write(f"{pair}: {now}\n")
+            found[tracking] = measured(tracking, overrides)
+        (off, off_timed), (offline, offline_timed) = found["off"], found["offline"]
+        ratios.append((offline / off, offline_timed / off_timed))
+        more_s.append(offline - off)
+        sys.stdout.write(
+            f"{pair}: off {off:.2f} s, offline {offline:.2f} s, ratio {offline / off:.3f}; "
+            f"timed {off_timed:.2f} s, {offline_timed:.2f} s, ratio {ratios[-1][1]:.3f}\n"
+        )
         sys.stdout.flush()
-    off, offline = (statistics.median(each) for each in found.values())
-    more_s, share = offline - off, offline / off - 1
-    sys.stdout.write(f"off {off:.2f} s, offline {offline:.2f} s: {more_s:+.2f} s, {share:+.1%}\n")
+    whole, timed = (statistics.median(each) for each in zip(*ratios, strict=True))
+    sys.stdout.write(
+        f"medians: {statistics.median(more_s):+.2f} s, ratio {whole:.3f}; timed ratio {timed:.3f}\n"
+    )
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:] or ["+method=skipdecode"])
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, sys.argv[2:] or ["+method=skipdecode"])
