@@ -108,7 +108,8 @@ class Decoder:
             leg, runner = METHOD, self._at(threshold)
         measurer = Measurer({leg: runner}, self._plan, devices.of(self._prepared.device))
         record = measurer.batch(batch, examples, self._prepared.rows[rows], batch * size)
-        texts = record.legs[leg].texts
+        # What can be calibrated has a score of texts.
+        texts = record.legs[leg].texts or []
         by_references = planned.config.calibrate.objective == "risk"
         found = Part(threshold, batch, texts, [], [])
         if by_references:

@@ -17,9 +17,11 @@ from bench.errors import InputError
 _CONF = ROOT / "conf"
 _SETTING = re.compile(r"([a-z]\w*)(\.\w+)*=")
 _CHOICES = re.compile(r"\+{0,2}([a-z]\w*)=\[")
+_STUDIES = re.compile(r"\+{0,2}study=.*[,\[].*")
 # What Hydra reads as a value, and so refuses without naming the group.
 _VALUE = re.compile(r"\+{0,2}([a-z]\w*)=(-?\d+(\.\d*)?|true|false)", re.IGNORECASE)
 _SWEEP_FLAGS = {"-m", "--multirun"}
+_CLUSTER = "hydra/launcher=slurm"
 
 
 def arguments(given: Sequence[str]) -> list[str]:
@@ -39,11 +41,26 @@ def arguments(given: Sequence[str]) -> list[str]:
             )
     for argument in given:
         _check_one_choice(argument)
-    return [f"++{argument}" if _is_setting(argument) else argument for argument in given]
+    return [word for argument in given for word in _for_hydra(argument)]
+
+
+def _for_hydra(argument: str) -> list[str]:
+    """One argument as Hydra gets it."""
+    if argument == _CLUSTER:
+        # Hydra asks launchers only for sweeps: without -m it would run the one job here.
+        return [argument, "hydra.mode=MULTIRUN"]
+    return [f"++{argument}" if _is_setting(argument) else argument]
 
 
 def _check_one_choice(argument: str) -> None:
     """Refuses a list of choices: Hydra would lay one over the other and run the mixture."""
+    if _STUDIES.fullmatch(argument):
+        raise InputError(
+            "A sweep has one study",
+            got=argument,
+            allowed=f"one of {', '.join(usage.choices('study'))}; one after the other for several",
+            where="study=NAME",
+        )
     matched = _CHOICES.match(argument)
     if matched and (_CONF / matched[1]).is_dir():
         raise InputError(
@@ -79,7 +96,7 @@ def in_our_words(error: Exception) -> InputError:
             f"There is no {group} of this name",
             got=f"{choice} (near: {', '.join(near)})" if near else choice,
             allowed=", ".join(error.options),
-            where=f"+{group}=NAME; each is one file in conf/{group}/",
+            where=f"{'+' * (group == 'method')}{group}=NAME; each is one file in conf/{group}/",
         )
     return InputError(
         "The command line cannot be understood",

@@ -139,6 +139,7 @@ class EngineConfig:
 
     dtype: Literal["float32", "bfloat16", "float16"]
     packed: Literal["auto", "on", "off"]
+    attention: Literal["auto", "sdpa", "products"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ ADDED_LATER: Mapping[str, Any] = {
     "meter.profile": False,
     "meter.energy": False,
     "decode.sample": None,
+    "engine.attention": "auto",
     "method.mode": "skip",
 }
 
@@ -68,7 +69,11 @@ def identity(
             "profile": meter.profile,
             "energy": meter.energy,
         },
-        "engine": {"dtype": engine.dtype, "packed": engine.packed},
+        "engine": {
+            "dtype": engine.dtype,
+            "packed": engine.packed,
+            "attention": engine.attention,
+        },
         "gpu": device,
         "seed": config.seed,
     }

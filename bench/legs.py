@@ -7,7 +7,7 @@ together. Not here: which weights a leg has (``planning.py``), how legs are meas
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -129,12 +129,12 @@ def _packs(prepared: Prepared) -> bool:
         InputError: if that is demanded where it is not to be had.
     """
     engine = prepared.planned.config.engine
-    can = prepared.device.type == "cpu" and engine.dtype == "float32"
+    can = prepared.device.type == "cpu" and engine.dtype in ("float32", "bfloat16")
     if engine.packed == "on" and not can:
         raise InputError(
             "Packed weights are not to be had here",
             got=f"{prepared.device.type}, {engine.dtype}",
-            allowed="a CPU with float32",
+            allowed="a CPU with float32 or bfloat16",
             where="engine.packed",
         )
     return can and engine.packed != "off"
@@ -167,4 +167,14 @@ def _options(prepared: Prepared) -> Options:
         packed=packed,
         # Of what is not laid out by it, the rows make no other model.
         rows=config.meter.batch_size if packed else 1,
+        attention=_attention(prepared),
     )
+
+
+def _attention(prepared: Prepared) -> Literal["sdpa", "products"]:
+    """Which kernels attend for few queries; the faster one as measured (docs/measurement.md)."""
+    config = prepared.planned.config
+    if config.engine.attention != "auto":
+        return config.engine.attention
+    slow = prepared.device.type == "cpu" and config.engine.dtype == "bfloat16"
+    return "products" if slow and config.meter.batch_size > 1 else "sdpa"

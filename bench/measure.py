@@ -52,7 +52,7 @@ class Plan:
         repeats: passes of each leg over a timed batch.
         warmups: untimed passes before the first one of each number of rows.
         timed_batches: the first batches, whose times count.
-        decode_text: ids to text, cut at the first stop id.
+        decode_text: ids to text, cut at the first stop id; None where nothing is text.
         scores: name -> score module.
         reference: leg whose ids a lossless method must have; None where nothing is claimed.
         profile: also time every round, in a pass of its own over each timed batch.
@@ -64,7 +64,7 @@ class Plan:
     repeats: int
     warmups: int
     timed_batches: int
-    decode_text: Callable[[Sequence[int]], str]
+    decode_text: Callable[[Sequence[int]], str] | None
     scores: Mapping[str, ModuleType]
     reference: str | None = None
     profile: bool = False
@@ -248,9 +248,13 @@ class Measurer:
 
     def _leg(self, passes: _Passes, examples: Sequence[Example]) -> Leg:
         decoded = passes.first
-        texts = [self.plan.decode_text(ids) for ids in decoded.ids]
+        to_text = self.plan.decode_text
+        texts = None if to_text is None else [to_text(ids) for ids in decoded.ids]
         statistics = {
-            name: [list(score.statistics(text, e)) for text, e in zip(texts, examples, strict=True)]
+            name: [
+                list(score.statistics(text, e))
+                for text, e in zip(texts or (), examples, strict=True)
+            ]
             for name, score in self.plan.scores.items()
         }
         scores = {

@@ -47,10 +47,10 @@ def estimate(
 
 
 def _copied_weights(shape: Shape) -> int:
-    """Weights that stay beside their packed form: for K/V alone, and as a tied embedding."""
-    qkv = shape.width * (shape.query_width + 2 * shape.kv_width)
+    """Weights that are held once more: packed for K/V alone, and plain as a tied embedding."""
+    kv = shape.width * 2 * shape.kv_width
     head = shape.vocab_size * shape.embed_width if shape.tied_embeddings else 0
-    return shape.num_layers * qkv + head
+    return shape.num_layers * kv + head
 
 
 def _cache_values(shape: Shape) -> int:

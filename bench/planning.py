@@ -6,12 +6,12 @@ login node in seconds. Not here: tokenizers and lengths in tokens.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench import calibrated, companion, gpus, lookup
+from bench import calibrated, companion, drawn, gpus, lookup
 from bench.calibration_store import Calibration
 from bench.config import DENSE, RunConfig, TaskConfig
 from bench.errors import InputError
@@ -57,6 +57,11 @@ class Planned:
         return self.profile.name
 
     @property
+    def drawn(self) -> bool:
+        """Whether prompts are drawn: then there is no text, and nothing needs a tokenizer."""
+        return self.examples[0].drawn is not None
+
+    @property
     def known(self) -> Mapping[str, Any]:
         """What the weights and a calibration say, from which settings are completed."""
         return _known(self.config, self.weights[METHOD], self.calibration)
@@ -78,16 +83,13 @@ def plan(config: RunConfig) -> Planned:
         weights[BASELINE] = baseline_weights(
             config.model, config.method.name, config.meter, own, config.seed, fetch=fetch
         )
-    own_reference = None
-    # Two runs that sample draw other tokens of one law: equal ids would mean nothing.
-    if config.decode.choose == "greedy":
-        if BASELINE in weights and weights[BASELINE].fingerprint == own.fingerprint:
-            own_reference = BASELINE
-        elif _wants_own_dense(config):
-            weights[OWN_DENSE], own_reference = own, OWN_DENSE
     task, examples, examples_hash = _decoded(
-        config.task.name, config.task.params, config.task.split, config.task.limit
+        config.task.name, config.task.params, config.task.split, drawn.limit(config)
     )
+    drawn.check_length(config, examples)
+    own_reference = _own_reference(config, weights, scored=bool(task.scores))
+    if own_reference == OWN_DENSE:
+        weights[OWN_DENSE] = own
     profile = gpus.resolve(config.gpu)
     names = identity(
         config,
@@ -187,10 +189,25 @@ def _wants_baseline(config: RunConfig) -> bool:
     return wanted in ("dense", "own") or (wanted == "auto" and config.method.name != DENSE)
 
 
-def _wants_own_dense(config: RunConfig) -> bool:
+def _own_reference(
+    config: RunConfig, weights: Mapping[str, Weights], *, scored: bool
+) -> str | None:
+    """The leg whose ids the method's are compared with: dense on its own weights; None if none."""
+    # Two runs that sample draw other tokens of one law: equal ids would mean nothing.
+    if config.decode.choose != "greedy":
+        return None
+    if BASELINE in weights and weights[BASELINE].fingerprint == weights[METHOD].fingerprint:
+        # Where quality is not looked at, only a claim of equal ids is.
+        return BASELINE if scored or _claims_ids(config) else None
+    asked = config.meter.own_dense == "always" or config.method.name != DENSE
+    return OWN_DENSE if asked and _claims_ids(config) else None
+
+
+def _claims_ids(config: RunConfig) -> bool:
+    """Whether ids are to be those of dense: the method says so, or the user asks."""
     lossless = find_params(config.method.name).ABILITIES.lossless
     wanted = config.meter.own_dense
-    return wanted == "always" or (wanted == "auto" and lossless and config.method.name != DENSE)
+    return wanted == "always" or (wanted == "auto" and lossless)
 
 
 @cache
@@ -210,7 +227,10 @@ def _decoded(
         )
     total = hashlib.sha256()
     for example in examples:
-        total.update(repr((example.id, example.prompt, example.references)).encode())
+        given = (example.id, example.prompt, example.references)
+        # Left out where there is none, so that the hash of other examples stays.
+        more = () if example.drawn is None else (astuple(example.drawn),)
+        total.update(repr((*given, *more)).encode())
     return task, examples, total.hexdigest()[:16]
 
 

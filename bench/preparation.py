@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bench import models
+from bench import drawn, models
 from bench.errors import InputError
 from bench.examples import schedule_lengths, tokenise
 from bench.meters import device as devices
@@ -26,7 +26,7 @@ class Prepared:
         planned: what runs.
         device: where.
         params: the method's complete settings.
-        text: the tokenizer.
+        text: the tokenizer; none is needed where prompts are drawn.
         rows: prompt ids of the examples.
     """
 
@@ -44,12 +44,20 @@ def prepare(planned: Planned) -> Prepared:
         InputError: for a missing tokenizer or device, or prompts that are too long.
     """
     own, config = planned.weights[METHOD], planned.config
-    text = models.text_of(own, config.model.tokenizer)
-    rows = [text.prompt(example.prompt) for example in planned.examples]
+    if planned.drawn:
+        text = Text(None, own.shape)
+        shapes = [each.shape for each in planned.weights.values()]
+        rows = drawn.rows(planned.examples, text.bos, shapes)
+    else:
+        text = models.text_of(own, config.model.tokenizer)
+        rows = [text.prompt(example.prompt) for example in planned.examples]
     _check_lengths(planned, rows)
     known = dict(planned.known)
     if needs_schedule_length(config, own):
-        lengths = schedule_lengths(tokenise(planned.task, text, own.shape.max_positions))
+        if planned.drawn:
+            lengths = drawn.schedule_lengths(rows, config.max_new_tokens)
+        else:
+            lengths = schedule_lengths(tokenise(planned.task, text, own.shape.max_positions))
         known["schedule_length"] = lengths[config.method.params.clock]
     return Prepared(
         planned=planned,

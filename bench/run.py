@@ -233,7 +233,7 @@ def measuring_plan(prepared: Prepared) -> Plan:
         repeats=config.meter.repeats,
         warmups=config.meter.warmups,
         timed_batches=config.meter.timed_batches,
-        decode_text=prepared.text.decode,
+        decode_text=None if prepared.planned.drawn else prepared.text.decode,
         scores={name: lookup.find("bench.scores", name, "score") for name in scores},
         reference=prepared.planned.own_reference if lossless else None,
         profile=config.meter.profile,

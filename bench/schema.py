@@ -59,7 +59,7 @@ class Leg:
 
     Attributes:
         ids: kept new ids of each row, the first EOS included.
-        texts: the text of each row, up to the first EOS.
+        texts: the text of each row, up to the first EOS; null where nothing is text.
         layers: layers run for each kept id.
         statistics: score -> additive statistics of each row.
         scores: score -> value of each row alone.
@@ -84,7 +84,7 @@ class Leg:
     """
 
     ids: list[list[int]]
-    texts: list[str]
+    texts: list[str] | None
     layers: list[list[int]]
     statistics: dict[str, list[list[float]]]
     scores: dict[str, list[float | None]]

@@ -1,7 +1,8 @@
 """What a submitted job runs: one frozen configuration.
 
-Apart, because whoever submits must name it without loading torch: torch is imported within. Not
-here: jobs, signals and requeues (``slurm/payload.py``).
+Apart, because who hands jobs in, or asks how they stand, must name it without loading what a run
+needs: planning and torch are imported within. Not here: jobs, signals and requeues
+(``slurm/payload.py``).
 """
 
 import os
@@ -9,7 +10,6 @@ from pathlib import Path
 
 from bench import frozen
 from bench.errors import InputError
-from bench.planning import plan
 from bench.session import Session
 from bench.store import Attempt
 from bench.tracking import handover
@@ -34,6 +34,8 @@ def from_file(path: Path, session: Session) -> None:
         # It may have been killed before it was handed over.
         handover.catch_up([attempt], config)
         return
+    from bench.planning import plan
+
     planned = plan(config)
     if planned.run_id != run.run_id:
         raise InputError(

@@ -22,11 +22,11 @@ class Text:
     """A tokenizer with a model's BOS and EOS.
 
     Args:
-        tokenizer: of transformers, or ``ByteTokenizer``.
+        tokenizer: of transformers, or ``ByteTokenizer``; None where nothing is text.
         shape: gives the special ids.
     """
 
-    def __init__(self, tokenizer: Any, shape: Shape) -> None:  # noqa: ANN401  # two kinds
+    def __init__(self, tokenizer: Any, shape: Shape) -> None:  # noqa: ANN401  # two kinds, or none
         self.tokenizer = tokenizer
         self.bos = shape.bos_token_id
         self.stop_ids = shape.eos_token_ids

@@ -45,6 +45,7 @@ usage: python -m bench +method=NAME [GROUP=CHOICE ...] [GROUP.KEY=VALUE ...] [-m
 {examples}\
   python -m bench +method=dense,skipdecode seed='range(0,3)' -m     a sweep: all combinations
   python -m bench +method=dense,skipdecode seed=0,1 action=plan -m  what it would run
+  python -m bench study=shapes action=plan                          several sweeps as one
   python -m bench +method=dense gpu=h100 hydra/launcher=slurm -m    as jobs of a SLURM cluster
   python -m slurm status                                            how these stand
   python -m bench.train +method=dense model=scratch task=demo       train (train.steps=..., ...)
@@ -131,7 +132,9 @@ def choices(group: str) -> list[str]:
 def _about(path: Path) -> str:
     """The first line of a file, which says what it is, up to its last whole sentence."""
     with path.open(encoding="utf-8") as file:
-        line = file.readline().removeprefix("#").strip()
+        # A line with @ is for Hydra.
+        first = next(line for line in file if not line.startswith("# @"))
+    line = first.removeprefix("#").strip()
     if line.endswith("."):
         return line
     whole = re.match(r".*\.(?= [A-Z])", line)

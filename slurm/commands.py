@@ -30,6 +30,8 @@ _ACTIVE = {
     "SUSPENDED",
 }
 _TIMEOUT_S = 60
+# A shell's exit code for a program that signal N ended is N above this.
+_SHELLS_SIGNALS = 128
 # What SLURM has where a site says nothing.
 _MAX_ARRAY_SIZE, _KILL_WAIT_S = 1001, 30
 _TASKS = re.compile(r"(?P<base>\d+)_\[(?P<tasks>[\d,-]+)(%\d+)?\]")
@@ -76,7 +78,7 @@ class Accounted:
     Attributes:
         state: SLURM's word.
         exit_code: of the batch script.
-        signal: that ended it; 0 if none did.
+        signal: that ended it or the program in it; 0 if none did.
         elapsed_s: of its last start; None where it is not known.
     """
 
@@ -84,6 +86,11 @@ class Accounted:
     exit_code: int
     signal: int
     elapsed_s: int | None
+
+    @property
+    def ended_by(self) -> int:
+        """The signal that ended it, also where only a shell above it tells; 0 if none did."""
+        return self.signal or max(0, self.exit_code - _SHELLS_SIGNALS)
 
     @property
     def is_active(self) -> bool:
@@ -163,17 +170,19 @@ def accounted(slurm_ids: Collection[str]) -> dict[str, Accounted] | None:
     """What accounting knows of some jobs; None where there is no accounting."""
     if not slurm_ids:
         return {}
-    fields = "JobID,State,ExitCode,ElapsedRaw"
+    # What of a program that a signal ended reaches the script around it differs: srun's word.
+    fields = "JobID,State,ExitCode,DerivedExitCode,ElapsedRaw"
     jobs = ",".join(_bases(slurm_ids))
     done = _call("sacct", "-X", "--noheader", "--parsable2", "--jobs", jobs, "--format", fields)
     if done.returncode:
         return None
     found: dict[str, Accounted] = {}
     for line in done.stdout.splitlines():
-        name, state, code, elapsed = line.split("|")
+        name, state, code, of_program, elapsed = line.split("|")
         exit_code, _, signal = code.partition(":")
+        signals = int(signal or 0) or int(of_program.partition(":")[2] or 0)
         # "CANCELLED by 0" says by whom.
-        known = Accounted(state.split()[0], int(exit_code), int(signal or 0), int(elapsed or 0))
+        known = Accounted(state.split()[0], int(exit_code), signals, int(elapsed or 0))
         found |= dict.fromkeys(_expanded(name), known)
     return {name: known for name, known in found.items() if name in slurm_ids}
 

@@ -1,9 +1,9 @@
 """Composes the jobs of a sweep, most of them without Hydra: it takes tens of milliseconds a job.
 
 Jobs that choose the same files differ in single values only. So Hydra composes each choice once,
-and a plain ``key=value`` is set on a copy of the outcome. Whatever is not plainly that (deletions,
-lists, references, keys that meet a group) is composed by Hydra as ever; a test compares both. Not
-here: what a configuration means.
+with the lists and mappings that are set beside it, and a plain ``key=value`` is set on a copy of
+the outcome. Whatever is not plainly that (deletions, references, keys that meet a group) is
+composed by Hydra as ever; a test compares both. Not here: what a configuration means.
 """
 
 import copy
@@ -55,13 +55,14 @@ class Composer:
             HydraException: and others of Hydra and omegaconf, for what cannot be composed.
         """
         found = [self._setting(text) for text in overrides]
-        choices = [text for text, each in zip(overrides, found, strict=True) if each is None]
+        others = [text for text, each in zip(overrides, found, strict=True) if each is None]
+        settings = [each for each in found if each is not None]
         base = None
-        if all(self._chooses(self._parsed(text)) for text in choices):
-            base = self._base(tuple(choices))
+        if all(self._is_free(self._parsed(text), settings) for text in others):
+            base = self._base(tuple(others))
         if base is not None:
             values = copy.deepcopy(base)
-            if all(_set(values, each) for each in found if each is not None):
+            if all(_set(values, each) for each in settings):
                 return values
         return self.compose_slowly(overrides)
 
@@ -76,9 +77,9 @@ class Composer:
             del config["hydra"]
         return config
 
-    def _composed_base(self, choices: tuple[str, ...]) -> dict[str, Any] | None:
-        """What the choices alone compose to; None if any value of it refers to another."""
-        loaded = self._load(choices)
+    def _composed_base(self, others: tuple[str, ...]) -> dict[str, Any] | None:
+        """What all but plain values compose to; None if any value of it refers to another."""
+        loaded = self._load(others)
         refers = _refers(_plain(loaded, resolve=False))
         return None if refers else _plain(loaded, resolve=True)
 
@@ -94,12 +95,21 @@ class Composer:
             return None
         return _Setting(tuple(key.split(".")), value)
 
-    def _chooses(self, override: Override) -> bool:
-        """Whether an override chooses files, or is Hydra's own: its place among others is free."""
+    def _is_free(self, override: Override, settings: Sequence[_Setting]) -> bool:
+        """Whether an override may come before plain settings, wherever it was written.
+
+        So may a choice of files, what is Hydra's own, and a list or mapping that none of them is
+        within or above.
+        """
         key = override.key_or_group
-        if override.is_delete() or override.is_force_add():
+        if override.is_delete():
             return False
-        return key in self._groups or key.startswith(("hydra.", "hydra/"))
+        if not override.is_force_add():
+            return key in self._groups or key.startswith(("hydra.", "hydra/"))
+        if override.package is not None or not isinstance(override.value(), list | dict):
+            return False
+        path = tuple(key.split("."))
+        return not any(path[: len(each.path)] == each.path[: len(path)] for each in settings)
 
 
 def _plain(config: DictConfig, *, resolve: bool) -> dict[str, Any]:

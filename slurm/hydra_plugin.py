@@ -10,7 +10,7 @@ from types import ModuleType
 
 from hydra.core.plugins import Plugins
 
-from slurm import cluster, launcher, sweeper
+from slurm import cluster, launcher, studies, sweeper
 
 _PACKAGE = "hydra_plugins.skipbench_slurm"
 
@@ -33,6 +33,12 @@ class ProductSweeper(sweeper.ProductSweeper):
     __module__ = _PACKAGE
 
 
+class StudySweeper(studies.StudySweeper):
+    """``study=NAME``."""
+
+    __module__ = _PACKAGE
+
+
 def register() -> None:
     """Makes Hydra know them; called by the door before Hydra starts, never on import."""
     # First Hydra's own scan, so that plugins of others are found as ever.
@@ -44,5 +50,5 @@ def register() -> None:
     # As a folder of it would.
     setattr(parent, _PACKAGE.rpartition(".")[2], sys.modules[__name__])
     sys.modules[_PACKAGE] = sys.modules[__name__]
-    for plugin in (LocalLauncher, SlurmLauncher, ProductSweeper):
+    for plugin in (LocalLauncher, SlurmLauncher, ProductSweeper, StudySweeper):
         plugins.register(plugin)

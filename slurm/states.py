@@ -204,8 +204,10 @@ def _of_ended(known: _Known, *, began: bool) -> tuple[str, str]:
     if status == jobs.LOST:
         return status, _with_file("its job ended well and left no result", known.output)
     how = accounted.state.lower().replace("_", " ")
-    how += f", signal {accounted.signal}" if accounted.signal else ""
-    how += f", exit code {accounted.exit_code}" if accounted.exit_code else ""
+    if accounted.ended_by:
+        how += f", signal {accounted.ended_by}"
+    elif accounted.exit_code:
+        how += f", exit code {accounted.exit_code}"
     if known.events and not began and status == jobs.FAILED:
         status = jobs.NOT_STARTED
     return status, _with_file(how, known.output)
@@ -216,7 +218,7 @@ def _killed_for_memory(known: _Known) -> bool:
     accounted = known.accounted
     if accounted is None or accounted.state == "OUT_OF_MEMORY":
         return accounted is not None
-    if _KILLED not in (accounted.signal, accounted.exit_code - 128):
+    if accounted.ended_by != _KILLED:
         return False
     try:
         with known.output.open("rb") as file:

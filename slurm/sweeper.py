@@ -5,7 +5,7 @@ a file into the results folder that the next sweep replaces. Not here: checking 
 does, all at once).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -42,11 +42,15 @@ class ProductSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:  # noqa: ANN401  # Hydra's signature
         """Launches all jobs; raises what the first failed one returned."""
-        overrides = self._parser.parse_overrides([*self._params, *arguments])
         results: list[JobReturn] = []
-        for batch in BasicSweeper.split_arguments(overrides, self._max_batch_size):
+        for batch in self.batches(arguments):
             results.extend(self._launcher.launch(batch, initial_job_idx=len(results)))
         for result in results:
             if result.status is JobStatus.FAILED:
                 raise result._return_value  # its property would also print a line of Hydra's
         return results
+
+    def batches(self, arguments: Sequence[str]) -> list[list[list[str]]]:
+        """The overrides of each job, in the groups that the launcher gets at once."""
+        overrides = self._parser.parse_overrides([*self._params, *arguments])
+        return BasicSweeper.split_arguments(overrides, self._max_batch_size)

@@ -13,17 +13,33 @@ Split = Literal["train", "validation", "test"]
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """A prompt without text: random ids of whatever vocabulary a model has.
+
+    Attributes:
+        stream: which random numbers; one for each split.
+        number: of the example within them.
+        tokens: its length, BOS included.
+    """
+
+    stream: int
+    number: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """One input to decode.
 
     Attributes:
         id: stable name within its split; stands in the records.
         prompt: the text before the first new token, without BOS.
-        references: every correct or human text for it, at least one.
+        references: every correct or human text for it, at least one; none for a drawn prompt.
         facts: slot -> value, where the task has exact content to check.
         vocabulary: slot -> value -> the wordings that state it, for all slots and values of the
             task (one object for all its examples); given where ``facts`` is. No wording may hold
             another one as a run of words: the check would count both.
+        drawn: ids in place of ``prompt``, for all examples of a task or for none.
     """
 
     id: str
@@ -31,6 +47,7 @@ class Example:
     references: tuple[str, ...]
     facts: Mapping[str, str] | None = None
     vocabulary: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +62,8 @@ class Task(Protocol):
     """A data set with its template.
 
     Attributes:
-        scores: names of the modules in ``bench/scores`` that judge its texts.
+        scores: names of the modules in ``bench/scores`` that judge its texts; none for a task that
+            is for speed alone.
         calibration_score: the one that judges a single text, for calibration: how near it is to the
             full model's, or to the references. None where none of them means anything for one text.
     """

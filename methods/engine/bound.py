@@ -6,9 +6,9 @@ training sees. Not here: the layouts (``packing.py``).
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor
 
 from methods.engine.layer import Operation
@@ -26,6 +26,7 @@ class Options:
         device: where they lie.
         packed: lay matrices out for the CPU's kernels, by size and number of rows.
         rows: rows of a batch that the layout is chosen for.
+        attention: of few queries, as the fused kernel (``sdpa``) or as batched ``products``.
         checked_cache: refuse to read unwritten slots (tests).
     """
 
@@ -33,7 +34,13 @@ class Options:
     device: str = "cpu"
     packed: bool = True
     rows: int = 1
+    attention: Literal["sdpa", "products"] = "sdpa"
     checked_cache: bool = False
+
+    @property
+    def key_bucket(self) -> int | None:
+        """See ``KVCache``; products of few lengths, over whole tensors, are the faster ones."""
+        return 32 if self.attention == "products" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +126,7 @@ def _block(block: Block, options: Options) -> BoundBlock:
         mlp_norm=bind_norm(block.mlp_norm, cast),
         up=_linear(block.up, options),
         down=_linear(block.down, options),
-        # A view of the fused matrix: state copying is rare, a packed copy would cost memory.
-        kv=lambda x: functional.linear(x, weight[queries:], kv_bias),
+        kv=bind_linear(weight[queries:], kv_bias, options.packed, options.rows),
     )
 
 

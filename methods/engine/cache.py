@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as functional
 from torch import Tensor
 
 from methods.engine.ledger import Extent
@@ -105,7 +106,19 @@ def upload(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.devic
 
 
 class KVCache:
-    """Keys and values of every layer, (B, 2 kv heads, S, head_dim) each, zeroed when made."""
+    """Keys and values of every layer, (2, B, kv heads, S, head_dim) each, zeroed when made.
+
+    Keys first: so all rows' keys are one stack of matrices, which products read in place.
+
+    Args:
+        shape: the model's shape.
+        prompts: whose rows it holds.
+        new_tokens: room behind the prompts.
+        dtype: of keys and values.
+        bucket: None: a step reads the slots that it sees, as a view. Else it reads all that there
+            are, hidden ones too: they grow by so many, and kernels meet few lengths, whole tensors
+            and always a mask.
+    """
 
     def __init__(
         self,
@@ -113,20 +126,22 @@ class KVCache:
         prompts: Prompts,
         new_tokens: int,
         dtype: torch.dtype,
+        bucket: int | None = None,
     ) -> None:
         device = prompts.ids.device
         longest = max(prompts.lengths)
         self.lengths = prompts.lengths
         self.offsets = tuple(longest - length for length in prompts.lengths)
         self.num_slots = longest + new_tokens
-        # One more, which nobody sees: where rows advance unequally, what is no token goes there.
-        size = (len(self.lengths), 2 * shape.num_kv_heads, self.num_slots + 1, shape.head_dim)
+        self.bucket = bucket
+        self.capacity = self._capacity_for(self.num_slots if bucket is None else longest)
+        size = (2, len(self.lengths), shape.num_kv_heads, self.capacity, shape.head_dim)
         # Zeroed: a masked slot still enters as 0 x value, and 0 x NaN is NaN.
         self.layers = [
             torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)
         ]
         self.offset_ids = torch.tensor(self.offsets, device=device)[:, None]
-        self.slot_ids = torch.arange(self.num_slots, device=device)
+        self.slot_ids = torch.arange(self._capacity_for(self.num_slots), device=device)
         self.ragged = any(self.offsets)
         # (B, 1, 1, S): hides the slots left of each prompt.
         hidden = self.slot_ids < self.offset_ids
@@ -139,39 +154,61 @@ class KVCache:
             own_keys=self.lengths,
         )
 
+    def _capacity_for(self, slots: int) -> int:
+        """Slots to hold: one more than are seen, for what is no token where rows are unequal."""
+        bucket = self.bucket or 1
+        return -(-(slots + 1) // bucket) * bucket
+
+    def _reach(self, end: int) -> int:
+        """Makes room for slots up to ``end``; how many a step that sees these reads.
+
+        Raises:
+            ValueError: if there are not so many.
+        """
+        if end > self.num_slots:
+            raise ValueError(f"slot {end - 1} is beyond the cache's {self.num_slots} slots")
+        if self.bucket is None:
+            return end
+        capacity = self._capacity_for(end)
+        if capacity > self.capacity:
+            more = (0, 0, 0, capacity - self.capacity)
+            self.layers = [functional.pad(layer, more) for layer in self.layers]
+            self.capacity = capacity
+        return self.capacity
+
     def write_prompt(self, layer: int, kv: Tensor) -> None:
-        """Writes right-padded prompt keys and values, (B, 2 kv, T, head_dim), right-aligned."""
+        """Writes right-padded prompt keys and values, (2, B, kv, T, head_dim), right-aligned."""
         stored = self.layers[layer]
         if not self.ragged:
-            stored[:, :, : kv.shape[2]] = kv
+            stored[..., : kv.shape[3], :] = kv
             return
         for row, (offset, length) in enumerate(zip(self.offsets, self.lengths, strict=True)):
-            stored[row, :, offset : offset + length] = kv[row, :, :length]
+            stored[:, row, :, offset : offset + length] = kv[:, row, :, :length]
 
     def write(self, layer: int, kv: Tensor, positions: Positions) -> None:
-        """Writes keys and values of new positions, (B, 2 kv, T, head_dim)."""
+        """Writes keys and values of new positions, (2, B, kv, T, head_dim)."""
         stored, slots, rows = self.layers[layer], positions.slots, positions.rows
         if isinstance(rows, Tensor):
             if isinstance(slots, slice):
-                stored[rows, :, slots] = kv
+                stored[:, rows, :, slots] = kv
             else:
-                stored[rows[:, None], :, slots] = kv.transpose(1, 2)
+                # Indexed dimensions come first: (B, T, 2, kv, head_dim).
+                stored[:, rows[:, None], :, slots] = kv.permute(1, 3, 0, 2, 4)
             return
         if rows is not None:
-            stored = stored[rows]
+            stored = stored[:, rows]
         if isinstance(slots, slice):
-            stored[:, :, slots] = kv
+            stored[..., slots, :] = kv
         else:
-            index = slots[:, None, :, None].expand(-1, kv.shape[1], -1, kv.shape[3])
-            stored.scatter_(2, index, kv)
+            stored.scatter_(3, slots[None, :, None, :, None].expand_as(kv), kv)
 
     def read(self, layer: int, positions: Positions) -> Tensor:
-        """The visible slots, (B, 2 kv, visible, head_dim): a view, unless rows lie apart."""
-        visible = self.layers[layer][:, :, : positions.visible]
+        """The visible slots, (2, B, kv, visible, head_dim): a view, unless rows lie apart."""
+        visible = self.layers[layer][..., : positions.visible, :]
         rows = positions.rows
         if rows is None:
             return visible
-        return visible[rows] if isinstance(rows, slice) else visible.index_select(0, rows)
+        return visible[:, rows] if isinstance(rows, slice) else visible.index_select(1, rows)
 
     def together(self, ids: Tensor, slot: int) -> tuple[slice, int, Tensor | None, Extent]:
         """Slots, visible, mask and extent for rows that advance together.
@@ -181,19 +218,16 @@ class KVCache:
             slot: shared slot of the first new token.
         """
         new = ids.shape[1]
-        visible = slot + new
-        if visible > self.num_slots:
-            raise ValueError(f"slot {visible - 1} is beyond the cache's {self.num_slots} slots")
+        end = slot + new
+        visible = self._reach(end)
         mask = None if self.left_edge is None else self.left_edge[..., :visible]
-        if new > 1:
-            later = (
-                self.slot_ids[:visible] > torch.arange(slot, visible, device=ids.device)[:, None]
-            )
+        if new > 1 or visible > end:
+            later = self.slot_ids[:visible] > self.slot_ids[slot:end, None]
             causal = _additive(later, self.layers[0].dtype)[None, None]
             mask = causal if mask is None else mask + causal
-        own = tuple(visible - offset for offset in self.offsets)
+        own = tuple(end - offset for offset in self.offsets)
         extent = Extent(len(own), new, visible, None, own)
-        return slice(slot, visible), visible, mask, extent
+        return slice(slot, end), visible, mask, extent
 
     def unequally(
         self, ids: Tensor, lengths: Sequence[int], own: Sequence[int] | None = None
@@ -208,9 +242,7 @@ class KVCache:
                 The rest may stand anywhere; nobody sees what is written of it.
         """
         ends = [offset + length for offset, length in zip(self.offsets, lengths, strict=True)]
-        visible = max(ends)
-        if visible > self.num_slots:
-            raise ValueError(f"slot {visible - 1} is beyond the cache's {self.num_slots} slots")
+        visible = self._reach(max(ends))
         slots = ids + self.offset_ids
         seen = self.slot_ids[:visible]
         hidden = (seen > slots[:, :, None]) | (seen < self.offset_ids[:, :, None])
@@ -218,47 +250,10 @@ class KVCache:
         if own is not None:
             column = torch.arange(ids.shape[1], device=ids.device)
             beyond = column >= upload(own, ids.device)[:, None]
-            slots = slots.masked_fill(beyond, self.num_slots)
+            slots = slots.masked_fill(beyond, self.capacity - 1)
         own_new = None if own is None else tuple(own)
         extent = Extent(len(ends), ids.shape[1], visible, own_new, tuple(lengths))
         return slots, visible, mask, extent
-
-
-class CheckedKVCache(KVCache):
-    """A cache that refuses to read a slot which was never written; for tests."""
-
-    def __init__(self, shape: Shape, prompts: Prompts, new_tokens: int, dtype: torch.dtype) -> None:
-        super().__init__(shape, prompts, new_tokens, dtype)
-        size = (shape.num_layers, len(self.lengths), self.num_slots + 1)
-        self.written = torch.zeros(size, dtype=torch.bool)
-
-    def write_prompt(self, layer: int, kv: Tensor) -> None:
-        """Notes the slots, then writes."""
-        for row, (offset, length) in enumerate(zip(self.offsets, self.lengths, strict=True)):
-            self.written[layer, row, offset : offset + length] = True
-        super().write_prompt(layer, kv)
-
-    def write(self, layer: int, kv: Tensor, positions: Positions) -> None:
-        """Notes the slots, then writes."""
-        rows = torch.arange(len(self.lengths))
-        rows = rows if positions.rows is None else rows[positions.rows]
-        slots = positions.slots
-        if isinstance(slots, slice):
-            slots = torch.arange(self.num_slots)[slots][None]
-        self.written[layer, rows[:, None], slots] = True
-        super().write(layer, kv, positions)
-
-    def read(self, layer: int, positions: Positions) -> Tensor:
-        """Raises AssertionError for a slot that a query sees but nobody wrote."""
-        written = self.written[layer, :, None, None, : positions.visible]
-        if positions.rows is not None:
-            written = written[positions.rows]
-        seen = torch.ones_like(written)
-        if positions.mask is not None:
-            seen = positions.mask == 0
-        holes = (seen & ~written).nonzero()
-        assert not len(holes), f"layer {layer}: (row, 0, query, slot) {holes[0].tolist()} unwritten"
-        return super().read(layer, positions)
 
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:

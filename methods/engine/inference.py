@@ -7,23 +7,25 @@ layers run for which token (``methods/<name>/method.py``).
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
 from methods.engine.bound import Options, bind
-from methods.engine.cache import CheckedKVCache, KVCache, Positions, Prompts
+from methods.engine.cache import KVCache, Positions, Prompts
+from methods.engine.checked_cache import CheckedKVCache
 from methods.engine.layer import (
     Operation,
     attention,
+    attention_by_products,
     attention_sublayer,
     merge_heads,
     mlp_sublayer,
+    query_key_value,
     rope_angles,
     rope_frequencies,
-    rotate,
-    split_heads,
 )
 from methods.engine.ledger import Extent, Ledger
 from methods.engine.transformer import Transformer
@@ -47,6 +49,9 @@ class InferenceModel:
         self.ledger = Ledger()
         self._bound = bind(transformer, options, consume=consume)
         self.blocks = self._bound.blocks
+        self._attention = (
+            attention_by_products if options.attention == "products" else partial(attention, shape)
+        )
         if shape.positions == "rotary":
             self._frequencies = rope_frequencies(shape).to(self.device)
 
@@ -62,7 +67,7 @@ class InferenceModel:
                 f"prompt of {longest} + {new_tokens} new tokens exceeds the {limit} positions"
             )
         kind = CheckedKVCache if self.options.checked_cache else KVCache
-        return kind(self.shape, prompts, new_tokens, self.options.dtype)
+        return kind(self.shape, prompts, new_tokens, self.options.dtype, self.options.key_bucket)
 
     def at(self, cache: KVCache, ids: Tensor, slot: int) -> Positions:
         """Positions of rows that advance together; ``ids`` (B, T), the first at ``slot``."""
@@ -106,7 +111,7 @@ class InferenceModel:
         for layer in range(self.shape.num_layers if layers is None else layers):
 
             def attend(qkv: Tensor, layer: int = layer) -> Tensor:
-                q, kv = self._heads(qkv, rope)
+                q, kv = query_key_value(self.shape, qkv, rope)
                 cache.write_prompt(layer, kv)
                 return merge_heads(attention(self.shape, q, kv, None, causal=True))
 
@@ -162,22 +167,12 @@ class InferenceModel:
 
     def _attend(self, layer: int, positions: Positions, cache: KVCache) -> Operation:
         def attend(qkv: Tensor) -> Tensor:
-            q, kv = self._heads(qkv, positions.rope)
+            q, kv = query_key_value(self.shape, qkv, positions.rope)
             cache.write(layer, kv, positions)
             seen = cache.read(layer, positions)
-            return merge_heads(attention(self.shape, q, seen, positions.mask))
+            return merge_heads(self._attention(q, seen, positions.mask))
 
         return attend
-
-    def _heads(self, qkv: Tensor, rope: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-        """Queries (B, H, T, head_dim) and keys + values (B, 2 kv, T, head_dim)."""
-        heads, num_heads = split_heads(self.shape, qkv), self.shape.num_heads
-        if rope is None:
-            return heads[:, :num_heads], heads[:, num_heads:]
-        keys_end = num_heads + self.shape.num_kv_heads
-        rotated = rotate(heads[:, :keys_end], *rope)
-        kv = torch.cat((rotated[:, num_heads:], heads[:, keys_end:]), dim=1)
-        return rotated[:, :num_heads], kv
 
     def write_kv(self, layer: int, x: Tensor, positions: Positions, cache: KVCache) -> None:
         """Writes a layer's keys and values from the residual stream, and nothing else.
@@ -188,10 +183,7 @@ class InferenceModel:
         weights = self.blocks[layer]
         if self.shape.norm_placement == "pre":
             x = weights.attention_norm(x)
-        kv = split_heads(self.shape, weights.kv(x))
-        if positions.rope is not None:
-            keys = rotate(kv[:, : self.shape.num_kv_heads], *positions.rope)
-            kv = torch.cat((keys, kv[:, self.shape.num_kv_heads :]), dim=1)
+        _, kv = query_key_value(self.shape, weights.kv(x), positions.rope)
         cache.write(layer, kv, positions)
 
     def check(self, confidence: Callable[[], Tensor], positions: Positions) -> Tensor:

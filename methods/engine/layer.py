@@ -79,6 +79,30 @@ def split_heads(shape: Shape, qkv: Tensor) -> Tensor:
     return qkv.view(rows, new, -1, shape.head_dim).transpose(1, 2)
 
 
+def query_key_value(
+    shape: Shape, qkv: Tensor, rope: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The fused projection as queries and as keys and values, rotated where positions are rotary.
+
+    Args:
+        shape: the model's shape.
+        qkv: (B, T, (H + 2 kv) * head_dim); without the query heads where only K/V are wanted.
+        rope: cos and sin, broadcastable to (B, 1, T, head_dim).
+
+    Returns:
+        Queries (B, H, T, head_dim), with no head where ``qkv`` has none; keys and values
+        (2, B, kv, T, head_dim).
+    """
+    heads, num_kv = split_heads(shape, qkv), shape.num_kv_heads
+    num_queries = heads.shape[1] - 2 * num_kv
+    if rope is None:
+        rows, _, new, head_dim = heads.shape
+        kv = heads[:, num_queries:].view(rows, 2, num_kv, new, head_dim)
+        return heads[:, :num_queries], kv.transpose(0, 1)
+    rotated = rotate(heads[:, :-num_kv], *rope)
+    return rotated[:, :num_queries], torch.stack((rotated[:, num_queries:], heads[:, -num_kv:]))
+
+
 def merge_heads(heads: Tensor) -> Tensor:
     """(B, H, T, head_dim) to (B, T, H * head_dim)."""
     rows, _, new, _ = heads.shape
@@ -98,17 +122,36 @@ def attention(
     Args:
         shape: the model's shape.
         q: queries, (B, H, T, head_dim).
-        kv: key heads, then value heads, (B, 2 kv, S, head_dim).
+        kv: keys and values, (2, B, kv, S, head_dim).
         mask: added to the scores, broadcastable to (B, 1, T, S); None to see all.
         causal: query t sees keys 0..t only (T = S, no mask).
 
     Returns:
         (B, H, T, head_dim).
     """
-    k, v = kv[:, : shape.num_kv_heads], kv[:, shape.num_kv_heads :]
     return functional.scaled_dot_product_attention(
-        q, k, v, mask, is_causal=causal, enable_gqa=shape.num_kv_heads != shape.num_heads
+        q, kv[0], kv[1], mask, is_causal=causal, enable_gqa=shape.num_kv_heads != shape.num_heads
     )
+
+
+def attention_by_products(q: Tensor, kv: Tensor, mask: Tensor | None) -> Tensor:
+    """``attention`` as two batched products over all rows and key heads, for few queries.
+
+    Each product reads keys or values once, where they lie, for all queries of their group.
+
+    Args:
+        q: queries, (B, H, T, head_dim).
+        kv: keys and values, (2, B, kv, S, head_dim).
+        mask: as in ``attention``.
+    """
+    rows, heads, new, head_dim = q.shape
+    keys, values = kv[0].flatten(0, 1), kv[1].flatten(0, 1)
+    grouped = (q * head_dim**-0.5).reshape(len(keys), -1, head_dim)
+    scores = torch.bmm(keys, grouped.transpose(1, 2)).transpose(1, 2)
+    if mask is not None:
+        scores = scores.reshape(rows, heads, new, -1) + mask
+        scores = scores.view(len(keys), -1, keys.shape[1])
+    return torch.bmm(scores.softmax(dim=-1), values).view(rows, heads, new, head_dim)
 
 
 def rope_frequencies(shape: Shape) -> Tensor:

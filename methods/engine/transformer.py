@@ -14,10 +14,9 @@ from methods.engine.layer import (
     attention_sublayer,
     merge_heads,
     mlp_sublayer,
+    query_key_value,
     rope_angles,
     rope_frequencies,
-    rotate,
-    split_heads,
 )
 from methods.engine.shape import POSITION_OFFSET, Shape
 
@@ -55,12 +54,11 @@ class Block(nn.Module):
         """
 
         def attend(qkv: Tensor) -> Tensor:
-            heads, length = split_heads(self.shape, qkv), qkv.shape[1]
-            rotated = self.shape.num_heads + self.shape.num_kv_heads
+            angles = None
             if rope is not None:
-                cos, sin = (part[:length].to(qkv.dtype) for part in rope)
-                heads = torch.cat((rotate(heads[:, :rotated], cos, sin), heads[:, rotated:]), dim=1)
-            q, kv = heads[:, : self.shape.num_heads], heads[:, self.shape.num_heads :]
+                cos, sin = (part[: qkv.shape[1]].to(qkv.dtype) for part in rope)
+                angles = cos, sin
+            q, kv = query_key_value(self.shape, qkv, angles)
             return merge_heads(attention(self.shape, q, kv, None, causal=True))
 
         return mlp_sublayer(self, self.shape, attention_sublayer(self, self.shape, x, attend))

@@ -27,6 +27,7 @@ LIGHT_BENCH = frozenset(
         "bench.costs",
         "bench.disk",
         "bench.doctor",
+        "bench.drawn",
         "bench.errors",
         "bench.fingerprint",
         "bench.frozen",

@@ -148,8 +148,8 @@ def test_two_models_are_held_at_once_and_one_cache():
     shape = Shape(**complete_fields(SIZES))
     one = estimate([shape], dtype="float32", packed=True, rows=1, positions=4)
     two = estimate([shape, shape], dtype="float32", packed=True, rows=1, positions=4)
-    # q, k and v of each layer, and the tied embedding as a head.
-    assert one.packed_copies_bytes == (2 * 8 * 24 + 50 * 8) * 4
+    # k and v of each layer, and the tied embedding as a head.
+    assert one.packed_copies_bytes == (2 * 8 * 16 + 50 * 8) * 4
     assert two.weights_bytes == 2 * one.weights_bytes
     assert two.packed_copies_bytes == 2 * one.packed_copies_bytes
     assert two.cache_bytes == one.cache_bytes

@@ -10,7 +10,8 @@ from bench.errors import InputError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 FILES = sorted(p.relative_to(CONF) for p in CONF.rglob("*.yaml") if not p.match("gpu/cpu-*.yaml"))
-CHOICES = [path for path in FILES if len(path.parts) == 2]
+# A study is several sweeps, whose lines are composed by tests/slurm/test_studies.py.
+CHOICES = [path for path in FILES if len(path.parts) == 2 and path.parts[0] != "study"]
 LEAST_FILES, LEAST_MODELS, LEAST_METHODS = 14, 2, 2
 
 

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from methods.engine.cache import CheckedKVCache, KVCache, Prompts
+from methods.engine.cache import KVCache, Prompts
+from methods.engine.checked_cache import CheckedKVCache
 from methods.engine.layer import mlp_sublayer
 
 TOLERANCE = 1e-4
@@ -59,14 +60,14 @@ def test_prompt_keys_and_values_lie_at_offset_plus_position(
         _, alone, _ = prefilled(transformer, [rows[row]], 5)
         length = len(rows[row])
         for layer in range(transformer.shape.num_layers):
-            found = together.layers[layer][row, :, offset : offset + length]
+            found = together.layers[layer][:, row, :, offset : offset + length]
             torch.testing.assert_close(
-                found, alone.layers[layer][0, :, :length], atol=TOLERANCE, rtol=0
+                found, alone.layers[layer][:, 0, :, :length], atol=TOLERANCE, rtol=0
             )
-            rest = together.layers[layer][row].clone()
-            rest[:, offset : offset + length] = 0
+            rest = together.layers[layer][:, row].clone()
+            rest[:, :, offset : offset + length] = 0
             assert not rest.any()
-            assert found.abs().amax(dim=(0, 2)).min() > 0
+            assert found.abs().amax(dim=(0, 1, 3)).min() > 0
 
 
 def test_several_tokens_in_one_call_equal_single_steps(
@@ -222,7 +223,7 @@ def test_the_two_branches_of_a_layer_one_after_the_other_are_the_layer(
     x = model.embed(torch.tensor([[9], [7]]), positions)
     whole = model.block(2, x, positions, cache)
     written = cache.layers[2].clone()
-    cache.layers[2][:, :, 5] = 0
+    cache.layers[2][..., 5, :] = 0
     attended = model.block(2, x, positions, cache, mlp=False)
     torch.testing.assert_close(cache.layers[2], written, atol=0, rtol=0)
     torch.testing.assert_close(

@@ -119,10 +119,14 @@ def test_every_layer_holds_every_position_projected_from_the_state_that_was_copi
         length = PROMPTS[index] + NEW
         for layer in range(LAYERS):
             assert cache.written[layer, index, offset : offset + length].all()
-            held = cache.layers[layer][index, :, offset : offset + length].transpose(0, 1)
+            held = (
+                cache.layers[layer][:, index, :, offset : offset + length]
+                .flatten(0, 1)
+                .transpose(0, 1)
+            )
             by_hand = torch.cat(row.keys_and_values(layer), dim=1)
             torch.testing.assert_close(held, by_hand, atol=TOLERANCE, rtol=0)
-    assert not cache.layers[0][:, :, max(PROMPTS) + NEW :].any()
+    assert not cache.layers[0][..., max(PROMPTS) + NEW :, :].any()
 
 
 def test_copied_keys_are_the_upper_layers_own_of_the_exit_state_at_the_tokens_own_position(
@@ -152,7 +156,7 @@ def test_copied_keys_are_the_upper_layers_own_of_the_exit_state_at_the_tokens_ow
                 first * angles.cos() - second * angles.sin(),
                 second * angles.cos() + first * angles.sin(),
             )
-            held = cache.layers[layer][0, head, 3]
+            held = cache.layers[layer][0, 0, head, 3]
             torch.testing.assert_close(held, torch.cat(turned), atol=1e-5, rtol=0)
 
 

@@ -10,15 +10,22 @@ from methods.engine.families import shape_of_config
 TOLERANCE = 1e-4
 LAYOUTS = {
     "plain matrices": {"packed": False},
-    "matrices laid out for one row": {"packed": True, "rows": 1},
-    "matrices laid out for four rows": {"packed": True, "rows": 4},
+    "matrices laid out by input rows": {"packed": True},
+    "matrices laid out in blocks": {"packed": True, "rows": 4},
+    "attention by products": {"packed": False, "attention": "products"},
 }
+# Tiny matrices are blocked as large ones are.
+BLOCKED = {"matrices laid out in blocks": 1}
+
+
+def _size_of_blocks(monkeypatch, layout):
+    monkeypatch.setattr(packing, "BLOCK_MIN_WEIGHTS", BLOCKED.get(layout, 10**9))
 
 
 @pytest.fixture(params=LAYOUTS)
 def layout(request, monkeypatch):
-    """Options of each layout; tiny matrices are packed as large ones are."""
-    monkeypatch.setattr(packing, "PACK_MIN_WEIGHTS", 1)
+    """Options of each layout."""
+    _size_of_blocks(monkeypatch, request.param)
     return LAYOUTS[request.param]
 
 
@@ -137,26 +144,24 @@ def test_the_exit_head_behind_some_layers_equals_a_model_cut_to_them(
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("layout", "dtype", "wanted"),
     [
-        (LAYOUTS["plain matrices"], set()),
-        (LAYOUTS["matrices laid out for one row"], {"_transposed"}),
-        (LAYOUTS["matrices laid out for four rows"], {"_blocked"}),
+        ("plain matrices", torch.float32, set()),
+        ("matrices laid out by input rows", torch.float32, {"_transposed"}),
+        ("matrices laid out in blocks", torch.float32, {"_blocked"}),
+        ("matrices laid out by input rows", torch.bfloat16, {"_blocked"}),
+        ("plain matrices", torch.bfloat16, set()),
     ],
-    ids=LAYOUTS,
 )
-def test_each_layout_is_really_another_one(options, wanted, bind, tiny_transformer, monkeypatch):
-    monkeypatch.setattr(packing, "PACK_MIN_WEIGHTS", 1)
+def test_each_layout_is_really_another_one(
+    layout, dtype, wanted, bind, tiny_transformer, monkeypatch
+):
+    _size_of_blocks(monkeypatch, layout)
     used = []
     for name in ("_transposed", "_blocked"):
         plain = getattr(packing, name)
         monkeypatch.setattr(
             packing, name, lambda *a, name=name, plain=plain: used.append(name) or plain(*a)
         )
-    bind(tiny_transformer("an OPT"), **options)
+    bind(tiny_transformer("an OPT"), dtype=dtype, **LAYOUTS[layout])
     assert set(used) == wanted
-
-
-def test_small_matrices_are_not_packed_for_several_rows(bind, tiny_transformer, monkeypatch):
-    monkeypatch.setattr(packing, "_blocked", lambda *a: pytest.fail("packed a small matrix"))
-    bind(tiny_transformer("an OPT"), packed=True, rows=4)

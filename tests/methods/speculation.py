@@ -90,7 +90,7 @@ def count_writes(model):
 
     def counted(write):
         def note(layer, kv, *rest):
-            tokens[layer] += kv.shape[0] * kv.shape[2]
+            tokens[layer] += kv.shape[1] * kv.shape[3]
             write(layer, kv, *rest)
 
         return note

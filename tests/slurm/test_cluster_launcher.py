@@ -74,6 +74,14 @@ def test_a_dry_run_shows_jobs_arrays_and_batch_text_and_leaves_nothing(sweeps):
     assert not made.results.exists()
 
 
+def test_a_single_run_is_handed_in_too_rather_than_run_here(sweeps):
+    made = sweeps()
+    ended = made.call("hydra/launcher=slurm", "launch.dry_run=true")
+    assert ended.code == 0, ended.err
+    assert "1 runs, 1 jobs, 1 arrays; nothing was handed in" in ended.out
+    assert not made.results.exists()
+
+
 @pytest.mark.parametrize("name", ["50%j", "back\\slash", "two\nlines"])
 def test_a_folder_that_slurm_would_take_for_a_pattern_is_refused(name, tmp_path):
     with pytest.raises(InputError, match="SLURM cannot write into a folder of this name"):

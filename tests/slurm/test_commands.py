@@ -28,14 +28,22 @@ def answers(monkeypatch):
 
 
 def test_ids_that_accounting_writes_together_are_told_apart(answers):
-    out = "12_1|FAILED|1:0|7\n12_[2,4-6%2]|PENDING|0:0|0\n13|CANCELLED by 0|0:15|3\n9|X|0:0|1\n"
-    answers(sacct=(0, out, ""))
-    wanted = {"12_1", "12_2", "12_5", "13"}
+    lines = (
+        "12_1|FAILED|1:0|1:0|7",
+        "12_[2,4-6%2]|PENDING|0:0||0",
+        "13|CANCELLED by 0|0:15|0:0|3",
+        "14|FAILED|9:0|0:9|4",
+        "9|X|0:0|0:0|1",
+    )
+    answers(sacct=(0, "".join(f"{line}\n" for line in lines), ""))
+    wanted = {"12_1", "12_2", "12_5", "13", "14"}
     assert commands.accounted(wanted) == {
         "12_1": Accounted("FAILED", 1, 0, 7),
         "12_2": Accounted("PENDING", 0, 0, 0),
         "12_5": Accounted("PENDING", 0, 0, 0),
         "13": Accounted("CANCELLED", 0, 15, 3),
+        # Killed below the script, which srun gave the signal as its exit code.
+        "14": Accounted("FAILED", 9, 9, 4),
     }
 
 

@@ -32,12 +32,27 @@ JOBS = {
     "a key below nothing": ("+method=dense", "++model.variants.dense=x", "++task.limit.deep=3"),
     "a list": ("+method=dense", "++model.shape.eos_token_ids=[1,2]"),
     "a list by its place": ("+method=dense", "++model.shape.eos_token_ids.0=7"),
+    "a list beside values": ("+method=dense", "++seed=4", "++launch.setup=[a, b]", "++rerun=true"),
+    "a list, then a part of it": ("+method=dense", "++launch.setup=[a]", "++launch.setup.0=b"),
+    "a value, then a list there": ("+method=dense", "++launch.python=x", "++launch.python=[y]"),
+    "a part of a mapping, then it": (
+        "+method=dense",
+        "++launch.slurm.extra.hold=1",
+        "++launch.slurm.extra={hold: 2, x: 3}",
+    ),
+    "a mapping, then a part of it": (
+        "+method=dense",
+        "++launch.slurm.extra={hold: 2, x: 3}",
+        "++launch.slurm.extra.hold=1",
+    ),
+    "a list with a reference": ("+method=dense", "++launch.setup=['${seed}']", "++seed=4"),
     "a group": ("+method=dense", "++meter={repeats: 9}"),
     "a reference": ("+method=dense", "++results_dir=${model.name}/${seed}", "++seed=4"),
     "a missing value": ("+method=dense", "++results_dir=???"),
     "a deletion": ("+method=dense", "~seed", "++seed=5"),
     "an addition": ("+method=dense", "+nosuch=1", "++nosuch=2"),
     "a setting of Hydra's": ("+method=dense", "hydra.job.name=other", "++seed=1"),
+    "a study": ("study=shapes", "method=dense", "model=opt1.3b", "++seed=1"),
     "no method": ("++seed=1",),
 }
 
@@ -72,5 +87,7 @@ def test_hydra_composes_each_choice_once(composer, monkeypatch):
     )
     for method in ("dense", "skipdecode"):
         for seed in range(50):
-            assert composer.compose((f"+method={method}", f"++seed={seed}"))["seed"] == seed
-    assert made == [["+method=dense"], ["+method=skipdecode"]]
+            overrides = (f"+method={method}", "++launch.setup=[a]", f"++seed={seed}")
+            assert composer.compose(overrides)["seed"] == seed
+    setup = "++launch.setup=[a]"
+    assert made == [["+method=dense", setup], ["+method=skipdecode", setup]]

@@ -66,6 +66,11 @@ CASES = {
         "x",
     ),
     "killed": ({"events": [STARTED, BEGAN], "accounted": KILLED}, "failed", "failed, signal 9: "),
+    "killed, as a shell tells it": (
+        {"events": [STARTED, BEGAN], "accounted": Accounted("FAILED", 137, 0, 5)},
+        "failed",
+        "failed, signal 9: ",
+    ),
     "killed by polling its memory": (
         {"events": [STARTED, BEGAN], "accounted": KILLED, "output": OVER},
         "out of memory",

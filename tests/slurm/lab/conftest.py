@@ -23,6 +23,8 @@ SETTINGS = {
     "SLURM_LAB_MAX_ARRAY": "21",
 }
 PATIENCE_S = 180
+# Ends the cluster of a pytest that was killed: its process, what ends the cluster, its folder.
+GUARD = 'while kill -0 "$1" 2>/dev/null; do sleep 1; done; exec "$2" "$3" --purge'
 TINY = (
     "model=tiny",
     "task.limit=12",
@@ -77,10 +79,25 @@ class Lab:
         return done.stdout
 
     def accounted(self, slurm_ids, *fields):
-        """Rows of accounting of some jobs, without steps; also of earlier starts."""
-        jobs = ",".join(slurm_ids)
-        words = ("sacct", "-X", "-D", "-n", "-P", "-j", jobs, "-o", ",".join(("JobID", *fields)))
-        return [line.split("|") for line in self.call(*words).splitlines()]
+        """Rows of accounting of some jobs, without steps; also of earlier starts.
+
+        A run is done a little before its job, and its job before accounting knows.
+        """
+        jobs, columns = ",".join(slurm_ids), ",".join(("JobID", *fields, "End"))
+
+        def ended():
+            text = self.call("sacct", "-X", "-D", "-n", "-P", "-j", jobs, "-o", columns)
+            rows = [line.split("|") for line in text.splitlines()]
+            return rows if all(row[-1] != "Unknown" for row in rows) else []
+
+        return [row[:-1] for row in self.until(ended)]
+
+    def is_up(self, node):
+        """Whether a node takes jobs; one that was lost is asked to come back."""
+        words = ("scontrol", "update", node, "state=resume")
+        # One that has come back by itself is an error.
+        subprocess.run(words, env=self.environment, capture_output=True, check=False)
+        return "DOWN" not in self.call("scontrol", "show", "node", node.partition("=")[2])
 
     def until(self, what, *, seconds=PATIENCE_S):
         """Waits until something is so, and gives what it found."""
@@ -135,7 +152,12 @@ class Handed:
 
     @staticmethod
     def end(process, began):
-        out, err = process.communicate(timeout=PATIENCE_S)
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"it did not end\n{out}\n{err}")
         return Ended(process.returncode, out, err, time.monotonic() - began)
 
     def call(self, *arguments, **more):
@@ -193,11 +215,16 @@ def lab():
     # Short, for the sockets in it.
     folder = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
     path = f"{os.environ['PATH']}:/usr/sbin"
-    quiet = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+    threads = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
-    environment = inherited | quiet | {"PATH": path}
+    environment = inherited | threads | {"PATH": path}
     settings = SETTINGS | {"SLURM_LAB_PORT": str(_free_ports())}
     lab_folder = ROOT / "slurm" / "lab"
+    down = (lab_folder / "down.sh", folder)
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    guard = subprocess.Popen(
+        ["sh", "-c", GUARD, "guard", str(os.getpid()), *down], start_new_session=True, **quiet
+    )
     up = subprocess.run(
         [lab_folder / "up.sh", folder],
         env=environment | settings,
@@ -209,8 +236,9 @@ def lab():
         assert up.returncode == 0, up.stderr
         yield Lab(environment | {"SLURM_CONF": str(folder / "etc" / "slurm.conf")})
     finally:
-        down = [lab_folder / "down.sh", folder, "--purge"]
-        subprocess.run(down, env=environment, capture_output=True, check=False)
+        subprocess.run([*down, "--purge"], env=environment, capture_output=True, check=False)
+        guard.kill()
+        guard.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 

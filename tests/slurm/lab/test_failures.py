@@ -91,9 +91,20 @@ def test_stopping_to_wait_leaves_the_jobs_and_says_how_to_come_back(handed):
     assert made.slurm("status", "1", "--watch").code == 0
 
 
+def test_at_the_first_failure_the_others_are_ended_if_asked(handed):
+    made = handed()
+    for what in ("fail-0", "hold-1"):
+        made.plant(what)
+    ended = made.call("gpu=lab_a", "seed=0,1", "launch.fail_fast=true")
+    assert ended.code == 1
+    assert "stopped at the first failure (launch.fail_fast=true)" in ended.err
+    made.lab.until(lambda: made.states()[1]["status"] == "cancelled")
+    assert made.states()[0]["status"] == "failed"
+
+
 def test_what_slurm_refuses_leaves_nothing_in_the_queue(handed):
     made = handed()
-    ended = made.call("gpu=lab_a", "launch.slurm.gres=gpu:9", "launch.slurm.extra={hold: true}")
+    ended = made.call("gpu=lab_a,lab_b", "++gpu.slurm.gres=gpu:9", "launch.wait=false")
     assert ended.code == 2
     assert "SLURM refuses a job; none is left in the queue" in ended.err
     assert "gpu:9" in ended.err

@@ -1,5 +1,7 @@
 """Told to end, a job ends between two batches, is queued again, and its run goes on."""
 
+import platform
+
 import pytest
 
 pytestmark = pytest.mark.slurm
@@ -70,6 +72,18 @@ def test_requeued_by_hand_it_does_not_queue_itself(handed):
     assert (state["status"], state["preempted"]) == ("done", 1)
     check_whole(made, state, segments=2)
     assert "requeued" not in kinds(made.journal(0))
+
+
+def test_after_its_node_was_lost_it_goes_on(handed):
+    made, node = handed(), f"nodename={platform.node().partition('.')[0]}"
+    slurm_id = paused(made)
+    made.lab.call("scontrol", "update", node, "state=down", "reason=test")
+    made.lab.until(lambda: made.lab.is_up(node))
+    state = until_ended(made)
+    assert (state["status"], state["slurm_id"]) == ("done", slurm_id)
+    check_whole(made, state, segments=2)
+    states = [row[1] for row in made.lab.accounted([slurm_id], "State")]
+    assert states == ["NODE_FAIL", "COMPLETED"]
 
 
 def test_where_requeues_are_not_wanted_it_is_preempted_and_can_be_retried(handed):
