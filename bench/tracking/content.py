@@ -201,8 +201,9 @@ def generations(
         if known is not None:
             cells = [name, known.prompt, "\n".join(known.texts)]
         for leg in (batch.legs[each] for each in legs):
+            text = None if leg.texts is None else leg.texts[row]
             layers = " ".join(map(str, leg.layers[row]))
-            cells += [leg.texts[row], len(leg.ids[row]), layers]
+            cells += [text, len(leg.ids[row]), layers]
         rows.append(cells)
     return Sheet(heads, rows)
 

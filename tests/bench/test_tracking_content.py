@@ -145,6 +145,13 @@ def test_generations_show_texts_layers_and_what_was_asked(attempt):
     assert sheet.rows[1][1:3] == [None, None]
 
 
+def test_a_task_without_texts_shows_layers_alone():
+    made = batch(0)
+    legs = {name: replace(leg, texts=None) for name, leg in made.legs.items()}
+    first = tracked.generations([replace(made, legs=legs)], 1, {}).rows[0]
+    assert first == ["e0.0", None, None, None, 4, "4 1 2 3", None, 4, "4 4 4 4"]
+
+
 @pytest.mark.parametrize(
     ("total", "wanted", "chosen"),
     [(3, 8, [0, 1, 2]), (10, 5, [0, 2, 4, 6, 8]), (7, 2, [0, 3]), (5, 0, []), (0, 3, [])],
