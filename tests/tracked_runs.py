@@ -112,9 +112,8 @@ class Runs:
         return folder
 
     def files(self):
-        """All W&B files, each once."""
-        found = self.results.glob("*/*/wandb/*run-*/*.wandb")
-        return sorted(path for path in found if "latest-run" not in path.parts)
+        """The files of all offline runs."""
+        return sorted(self.results.glob("*/*/wandb/offline-run-*/*.wandb"))
 
     def logged(self):
         """What the only W&B file holds."""
