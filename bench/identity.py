@@ -8,6 +8,7 @@ header.
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from bench.config import RunConfig
@@ -50,7 +51,7 @@ def identity(
         resolved: the method's complete settings.
         examples: hash of the prompts and references that are decoded.
     """
-    decode, meter, engine = config.decode, config.meter, config.engine
+    decode, meter = config.decode, config.meter
     names = {
         "identity_version": IDENTITY_VERSION,
         "method": {"name": config.method.name, **resolved},
@@ -72,14 +73,7 @@ def identity(
             "profile": meter.profile,
             "energy": meter.energy,
         },
-        "engine": {
-            "dtype": engine.dtype,
-            "packed": engine.packed,
-            "attention": engine.attention,
-            "compile": engine.compile,
-            "cuda_graphs": engine.cuda_graphs,
-            "drop_finished": engine.drop_finished,
-        },
+        "engine": asdict(config.engine),
         "gpu": device,
         "seed": config.seed,
     }
