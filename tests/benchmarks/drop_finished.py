@@ -9,6 +9,7 @@ import sys
 
 import legs
 import torch
+from judged import Results, ratio
 from torch import Tensor
 
 from bench.costs import flops
@@ -19,7 +20,6 @@ from methods.engine.cache import Prompts
 from methods.engine.dropping import select
 from methods.engine.inference import InferenceModel
 from methods.engine.sampling import Greedy
-from methods.engine.transformer import Transformer
 
 ROWS, SHORTEST, LONGEST, EOS = 32, 10, 48, 2
 
@@ -49,11 +49,11 @@ def decoded(method: Method, model: InferenceModel, batch: Prompts, *, drop: bool
     return decode(method, model, batch, rule, Ending(), CpuDevice())
 
 
-def main(repeats: int) -> None:
+def cases(results: Results, repeats: int) -> None:
+    """All rows."""
     shape = legs.opt(12, 256, 4)
-    model = legs.engine(Transformer(shape).initialise(0), ROWS)
+    model = legs.engine(legs.drawn(shape), ROWS)
     batch = legs.prompts(ROWS, equal=False)
-    results = legs.Results("Decode time: finished rows stay / leave")
     for name, settings in (("dense", {}), ("skipdecode", {"schedule_length": LONGEST})):
         method = legs.method(name, shape, **settings)
         stay, leave = (decoded(method, model, batch, drop=drop) for drop in (False, True))
@@ -69,10 +69,18 @@ def main(repeats: int) -> None:
             },
             repeats,
         )
-        case = f"{name} ({fewer:.2f}x fewer FLOPs run, {least:.2f}x at most)"
-        results.add(case, legs.ratio(times["stay"], times["leave"]), 1.0)
-    results.show()
+        case = (
+            f"{name}, time if finished rows stay / if they leave, batch {ROWS}, "
+            f"{fewer:.2f}x fewer FLOPs run, {least:.2f}x at most"
+        )
+        results.add(case, ratio(times["stay"], times["leave"]), 1.0)
+
+
+def main(repeats: int) -> int:
+    results = Results()
+    cases(results, repeats)
+    return results.exit_code()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 15))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from methods.engine.dropping import select
 from methods.engine.sampling import Draft, Greedy, Verified
 from methods.engine.verify import emitted
 
@@ -45,6 +46,12 @@ class Planted(Greedy):
         accepted = (self._due.floor() - before).long()
         last = found.ids.gather(1, accepted[:, None])[:, 0]
         return Verified(accepted, emitted(ids, accepted, last))
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Each row that stays goes on with its own count."""
+        if self._due is not None:
+            self._due = select(self._due, rows)
+        super().keep(rows)
 
     def _start(self, rows: int) -> Tensor:
         """In float64: a sum of thirds must not drift below the whole numbers that it meets."""
