@@ -13,7 +13,7 @@ from typing import Any
 
 from bench import calibrated, companion, drawn, gpus, lookup
 from bench.calibration_store import Calibration
-from bench.config import DENSE, RunConfig
+from bench.config import DENSE, RunConfig, TaskConfig
 from bench.errors import InputError
 from bench.fingerprint import fingerprint
 from bench.gpus import GpuConfig
@@ -273,3 +273,13 @@ def _params_of_identity(
         return asdict(resolve_params(config, own, known))
     resolved = asdict(resolve_params(config, own, {"schedule_length": 1}))
     return {**resolved, "schedule_length": None}
+
+
+def examples_by_id(choice: TaskConfig) -> tuple[dict[str, Example], str]:
+    """What a task decodes, by example id, with the hash that stands in the identity.
+
+    Raises:
+        InputError: for data that are not to be had.
+    """
+    _, examples, found = _decoded(choice.name, choice.params, choice.split, choice.limit)
+    return {example.id: example for example in examples}, found
