@@ -9,11 +9,12 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from analysis import compare, runs, selection, show
+from analysis import compare, runs, selection, show, wandb_source
 from bench.errors import InputError, SkipbenchError
 
 USAGE_EXIT = 2
 DEFAULT_RESULTS = Path("results/runs")
+_SOURCE = "--source"
 
 _ABOUT = """Tables from the records of runs; needs neither a GPU nor torch.
 
@@ -22,6 +23,7 @@ _ABOUT = """Tables from the records of runs; needs neither a GPU nor torch.
   python -m analysis runs --results DIR DIR --format json runs of several folders
   python -m analysis runs --where 'method==skipdecode' --where 'speedup>1.5'
   python -m analysis runs --group seed --columns method,seeds,speedup,speedup.sd
+  python -m analysis runs --source wandb:ENTITY/PROJECT   runs that W&B has (also without `runs`)
   python -m analysis show RUN_ID                          one run, all that is known of it
   python -m analysis compare RUN_ID RUN_ID                runs beside the first, if they are alike
 
@@ -54,6 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 for what cannot be answered as asked."""
     parser, chosen = _parser(), None
     try:
+        if [word for word in arguments[:1] if word.partition("=")[0] == _SOURCE]:
+            arguments = ["runs", *arguments]
         chosen = parser.parse_args(arguments)
         if chosen.command is None:
             sys.stderr.write(_ABOUT)
@@ -130,12 +134,18 @@ def _add_selection(of_runs: argparse.ArgumentParser) -> None:
         choices=("seed",),
         help="one row for runs that are equal but for this: means, NAME.sd, and how many",
     )
+    of_runs.add_argument(
+        _SOURCE, metavar=wandb_source.ABOUT, help="runs of a W&B project instead of --results"
+    )
     of_runs.add_argument("--columns", metavar="A,B", help="only these columns, in this order")
 
 
 def _runs(chosen: argparse.Namespace) -> str:
     every, by_seed = chosen.attempts == "all", chosen.group == "seed"
-    found = runs.rows(chosen.results, every=every, settings=by_seed)
+    if chosen.source:
+        found = wandb_source.rows(chosen.source, every=every, settings=by_seed)
+    else:
+        found = runs.rows(chosen.results, every=every, settings=by_seed)
     names = [name for name in found[0] if name != runs.SETTINGS]
     found = selection.where(found, chosen.where)
     if by_seed:

@@ -58,6 +58,11 @@ def rows(results: Iterable[Path], *, every: bool = False, settings: bool = False
                 where="--results",
             )
         found += of_folder
+    return whole(found, settings=settings)
+
+
+def whole(found: Sequence[Row], *, settings: bool = False) -> list[Row]:
+    """Rows with every column in order; None where a value is not known."""
     names = columns.names(_scores(found)) + [SETTINGS] * settings
     return [{name: row.get(name) for name in names} for row in found]
 

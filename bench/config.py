@@ -15,6 +15,7 @@ from bench.calibration_settings import CalibrateConfig
 from bench.errors import FaultsError, InputError
 from bench.gpus import GpuConfig
 from bench.resources import SlurmConfig
+from bench.tracking.settings import TrackingConfig
 from methods.contract import ParamsModule
 from methods.engine.shape import FAMILY_FIELDS, Shape, complete_fields
 from methods.registry import UnknownMethodError, find_params
@@ -23,7 +24,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # The reference that speed-ups and quality are measured against.
 DENSE = "dense"
 Action = Literal[
-    "run", "plan", "check", "calibrate", "list", "prefetch", "pin", "doctor", "profile-gpu"
+    "run",
+    "plan",
+    "check",
+    "calibrate",
+    "list",
+    "prefetch",
+    "pin",
+    "doctor",
+    "profile-gpu",
+    "export-wandb",
+    "sync",
 ]
 
 
@@ -124,20 +135,14 @@ class MeterConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How weights are held."""
+    """How weights are held, and how long rows."""
 
     dtype: Literal["float32", "bfloat16", "float16"]
     packed: Literal["auto", "on", "off"]
     attention: Literal["auto", "sdpa", "products"]
     compile: bool
     cuda_graphs: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TrackingConfig:
-    """Where runs are tracked, beside their own records."""
-
-    name: Literal["off"]
+    drop_finished: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ _OURS = {
     store.FAILURE,
     store.LOCK,
     store.LOG,
+    store.WANDB,
 }
 _AGAIN = "then run the same command again"
 

@@ -33,7 +33,7 @@ USAGE_EXIT, INVALID_EXIT, INTERRUPTED_EXIT = 2, 1, 130
 _HELP_FLAGS = {"-h", "--help"}
 _ACTIONS: tuple[str, ...] = get_args(Action)
 # These look at files, folders and devices, not at one method's run.
-_WITHOUT_METHOD = {"list", "prefetch", "pin", "doctor", "profile-gpu"}
+_WITHOUT_METHOD = {"list", "prefetch", "pin", "doctor", "profile-gpu", "export-wandb", "sync"}
 _MISSING = "???"
 
 
@@ -213,14 +213,7 @@ def _plan(config: RunConfig) -> str:
 def _act(config: RunConfig) -> None:
     """What ``action`` says; each loads no more than it needs."""
     if config.action == "run":
-        from bench.planning import plan
-        from bench.report import show_if_done
-
-        planned = plan(config)
-        if show_if_done(planned) is None:
-            from bench.run import make
-
-            make(planned)
+        _run(config)
     elif config.action == "calibrate":
         _calibrate(config)
     elif config.action == "list":
@@ -233,6 +226,8 @@ def _act(config: RunConfig) -> None:
         from bench.doctor import show
 
         sys.exit(show(Path(config.results_dir)))
+    elif config.action in ("export-wandb", "sync"):
+        _hand_over(config)
     elif config.action == "plan":
         from bench.actions import show_plan
 
@@ -249,6 +244,31 @@ def _act(config: RunConfig) -> None:
         from bench.actions import pin
 
         pin(config)
+
+
+def _run(config: RunConfig) -> None:
+    from bench.planning import plan
+    from bench.report import show_if_done
+    from bench.store import next_attempt
+    from bench.tracking.handover import beside, catch_up
+
+    planned = plan(config)
+    shown = show_if_done(planned)
+    if shown is not None:
+        catch_up([shown], config)
+        return
+    attempt = next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
+    # W&B is loaded beside torch.
+    with beside(attempt, config) as settle:
+        from bench.run import make
+
+        make(planned, attempt, settle)
+
+
+def _hand_over(config: RunConfig) -> None:
+    from bench.tracking import actions
+
+    (actions.upload if config.action == "sync" else actions.export)(config)
 
 
 def _calibrate(config: RunConfig) -> None:

@@ -8,6 +8,7 @@ header.
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from bench.config import RunConfig
@@ -24,6 +25,7 @@ ADDED_LATER: Mapping[str, Any] = {
     "engine.attention": "auto",
     "engine.compile": False,
     "engine.cuda_graphs": False,
+    "engine.drop_finished": False,
     "method.mode": "skip",
     **{f"task.{name}": None for name in TASK_SETTINGS},
 }
@@ -52,7 +54,7 @@ def identity(
         resolved: the method's complete settings.
         examples: hash of the prompts and references that are decoded.
     """
-    decode, meter, engine = config.decode, config.meter, config.engine
+    decode, meter = config.decode, config.meter
     names = {
         "identity_version": IDENTITY_VERSION,
         "method": {"name": config.method.name, **resolved},
@@ -74,13 +76,7 @@ def identity(
             "profile": meter.profile,
             "energy": meter.energy,
         },
-        "engine": {
-            "dtype": engine.dtype,
-            "packed": engine.packed,
-            "attention": engine.attention,
-            "compile": engine.compile,
-            "cuda_graphs": engine.cuda_graphs,
-        },
+        "engine": asdict(config.engine),
         "gpu": device,
         "seed": config.seed,
     }

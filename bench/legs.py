@@ -26,7 +26,7 @@ from bench.promise import Machine
 from bench.summary import METHOD, OWN_DENSE
 from bench.weights import Weights
 from methods.contract import HasCompanion, Method
-from methods.engine.bound import Options
+from methods.engine.bound import Options, best_attention
 from methods.engine.hf import HfModel
 from methods.engine.inference import InferenceModel
 from methods.engine.transformer import Transformer
@@ -214,9 +214,7 @@ def _records(prepared: Prepared) -> bool:
 
 
 def _attention(prepared: Prepared) -> Literal["sdpa", "products"]:
-    """Which kernels attend for few queries; the faster one as measured (docs/measurement.md)."""
-    config = prepared.planned.config
-    if config.engine.attention != "auto":
-        return config.engine.attention
-    slow = prepared.device.type == "cpu" and config.engine.dtype == "bfloat16"
-    return "products" if slow and config.meter.batch_size > 1 else "sdpa"
+    engine, rows = prepared.planned.config.engine, prepared.planned.config.meter.batch_size
+    if engine.attention != "auto":
+        return engine.attention
+    return best_attention(prepared.device.type, getattr(torch, engine.dtype), rows)

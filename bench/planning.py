@@ -11,15 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench import calibrated, companion, drawn, gpus, lookup
+from bench import calibrated, companion, drawn, gpus, lookup, sampled
 from bench.calibration_store import Calibration
-from bench.config import DENSE, RunConfig
+from bench.config import DENSE, RunConfig, TaskConfig
 from bench.errors import InputError
 from bench.fingerprint import fingerprint
 from bench.gpus import GpuConfig
 from bench.identity import digest, identity
 from bench.summary import BASELINE, METHOD, OWN_DENSE
-from bench.tasks.contract import Example, Split, Task, samples
+from bench.tasks.contract import Example, Split, Task
 from bench.weights import Weights, baseline_weights, method_weights
 from methods.engine.shape import Shape
 from methods.registry import find_params
@@ -87,7 +87,7 @@ def plan(config: RunConfig) -> Planned:
         config.task.name, config.task.params, config.task.split, drawn.limit(config)
     )
     drawn.check_length(config, examples)
-    _check_samples(config, task)
+    sampled.check(config, task)
     own_reference = _own_reference(config, weights, scored=bool(task.scores))
     if own_reference == OWN_DENSE:
         weights[OWN_DENSE] = own
@@ -114,21 +114,6 @@ def plan(config: RunConfig) -> Planned:
         run_id=digest(names),
         calibration=calibration,
     )
-
-
-def _check_samples(config: RunConfig, task: Task) -> None:
-    """Refuses several samples that would all be the same.
-
-    Raises:
-        InputError: for greedy decoding of each example more than once.
-    """
-    if samples(task) > 1 and config.decode.choose == "greedy":
-        raise InputError(
-            "Greedy decoding gives the same text every time",
-            got=f"{samples(task)} samples of each example with decode.choose=greedy",
-            allowed="decode.choose=sample, or one sample",
-            where="decode.choose, task.samples_per_problem",
-        )
 
 
 def _fingerprints(config: RunConfig, weights: Mapping[str, Weights]) -> dict[str, str]:
@@ -236,7 +221,7 @@ def _decoded(
         InputError: for a split without examples.
     """
     task: Task = lookup.find("bench.tasks", name, "task").Task(params)
-    examples = list(task.examples(split))[:limit] * samples(task)
+    examples = list(task.examples(split))[:limit] * sampled.times(task)
     if not examples:
         raise InputError(
             "The task has no examples", got=split, allowed="a split with some", where="task.split"
@@ -289,3 +274,13 @@ def _params_of_identity(
         return asdict(resolve_params(config, own, known))
     resolved = asdict(resolve_params(config, own, {"schedule_length": 1}))
     return {**resolved, "schedule_length": None}
+
+
+def examples_by_id(choice: TaskConfig) -> tuple[dict[str, Example], str]:
+    """What a task decodes, by example id, with the hash that stands in the identity.
+
+    Raises:
+        InputError: for data that are not to be had.
+    """
+    _, examples, found = _decoded(choice.name, choice.params, choice.split, choice.limit)
+    return {example.id: example for example in examples}, found

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from bench import drawn, executed, lookup, models
+from bench import drawn, executed, lookup, models, presence
 from bench.errors import InputError
 from bench.examples import fitted, schedule_lengths, tokenise
-from bench.meters import device as devices
 from bench.planning import Planned, needs_schedule_length, resolve_params
 from bench.scores.contract import HasNeeds
 from bench.summary import METHOD
@@ -98,7 +97,7 @@ def prepare(planned: Planned) -> Prepared:
         known["schedule_length"] = lengths[config.method.params.clock]
     return Prepared(
         planned=planned,
-        device=devices.resolve(planned.profile),
+        device=presence.resolve(planned.profile),
         params=resolve_params(config, own, known),
         text=text,
         rows=rows,

@@ -22,6 +22,7 @@ _AT_LEAST_ONE = (
     "train.accumulate",
     "train.save_every_steps",
     "calibrate.limit",
+    "tracking.wait_s",
     "launch.runs_per_job",
     "launch.array_parallelism",
     *(
@@ -35,6 +36,7 @@ _NOT_NEGATIVE = (
     "train.warmup_steps",
     "seed",
     "train.seed",
+    "tracking.sample",
     "launch.notice_s",
     "launch.margin_s",
     "launch.grace_s",

@@ -5,7 +5,7 @@ Apart, as the one place where everything meets. Not here: how a batch is measure
 """
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from bench.progress import Progress
 from bench.schema import SCHEMA_VERSION, BatchRecord, Header, Segment, Start
 from bench.session import Session
 from bench.summary import BASELINE, METHOD
+from bench.tracking import handover
 from bench.training_output import trained_settings
 from bench.treatment import measuring_plan
 from bench.weights import Weights
@@ -48,21 +49,35 @@ def run(config: RunConfig) -> store.Attempt:
         SkipbenchError: for anything that cannot be run; nothing that was recorded is lost.
     """
     planned = plan(config)
-    return report.show_if_done(planned) or make(planned)
+    shown = report.show_if_done(planned)
+    if shown is None:
+        attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
+        with handover.beside(attempt, config) as settle:
+            make(planned, attempt, settle)
+        return attempt
+    handover.catch_up([shown], config)
+    return shown
 
 
-def make(planned: Planned, session: Session | None = None) -> store.Attempt:
+def make(
+    planned: Planned,
+    attempt: store.Attempt,
+    settle: Callable[[], None],
+    session: Session | None = None,
+) -> None:
     """Makes a run that is not done, from where it was stopped; prints the table.
 
     Args:
         planned: what runs.
+        attempt: that it is made as.
+        settle: waits until nothing beside it works any more; called before anything is timed.
         session: what it shares with other runs of the process; None for a run alone.
     """
     config = planned.config
-    attempt = store.next_attempt(Path(config.results_dir), planned.run_id, rerun=config.rerun)
     prepared = prepare(planned)
     with attempt.claim(), log.to_file(attempt.log, debug=config.verbosity == "debug"):
         try:
+            settle()
             _measure(prepared, attempt, session or Session())
         except BaseException as error:
             log.LOG.exception("ended by %s", type(error).__name__)
@@ -71,7 +86,6 @@ def make(planned: Planned, session: Session | None = None) -> store.Attempt:
                 attempt.write_failure(traceback.format_exc())
             raise
     report.show(attempt, config)
-    return attempt
 
 
 def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> None:

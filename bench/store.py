@@ -29,6 +29,8 @@ CALIBRATIONS = "calibrations"
 FAILURE, LOCK, LOG = "failure.txt", "lock", "log.txt"
 # Beside the folders of runs: what was submitted to a cluster (``slurm/sweeps.py``).
 SWEEPS = "sweeps"
+# A folder: what W&B writes (``files.py``).
+WANDB = "wandb"
 
 Status = Literal["done", "running", "stopped", "failed"]
 _T = TypeVar("_T")

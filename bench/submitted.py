@@ -12,6 +12,7 @@ from bench import frozen
 from bench.errors import InputError
 from bench.session import Session
 from bench.store import Attempt
+from bench.tracking import handover
 
 
 def from_file(path: Path, session: Session) -> None:
@@ -30,6 +31,8 @@ def from_file(path: Path, session: Session) -> None:
     config = run.config()
     attempt = Attempt(Path(config.results_dir) / run.run_id / str(run.attempt))
     if attempt.is_done():
+        # It may have been killed before it was handed over.
+        handover.catch_up([attempt], config)
         return
     from bench.planning import plan
 
@@ -42,9 +45,11 @@ def from_file(path: Path, session: Session) -> None:
             where="submit the sweep again",
         )
     session.begins(-(-len(planned.examples) // config.meter.batch_size))
-    from bench.run import make
+    # W&B is loaded beside torch.
+    with handover.beside(attempt, config) as settle:
+        from bench.run import make
 
-    make(planned, session)
+        make(planned, attempt, settle, session)
 
 
 def _enter(folder: str) -> None:

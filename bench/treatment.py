@@ -22,7 +22,7 @@ def measuring_plan(prepared: Prepared, tell: Callable[[str], None] = lambda text
     lossless = find_params(config.method.name).ABILITIES.lossless
     stops = prepared.text.stop_ids if config.decode.length == "until_eos" else ()
     return Plan(
-        rule=StopRule(config.max_new_tokens, stops),
+        rule=StopRule(config.max_new_tokens, stops, config.engine.drop_finished),
         chooser=_chooser(prepared),
         repeats=config.meter.repeats,
         warmups=config.meter.warmups,

@@ -61,6 +61,8 @@ actions:
   pin          write the commit that the hub has now into the model's file
   doctor       look after the records in results_dir
   profile-gpu  measure this device's peak rates, and add a device profile
+  export-wandb build the W&B runs of the runs in results_dir, offline
+  sync         upload those that are not yet in W&B (docs/tracking.md)
 
 groups (a choice is a file conf/GROUP/CHOICE.yaml, which explains each of its settings):
 {groups}

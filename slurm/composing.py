@@ -21,6 +21,8 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _MISSING = "???"
+# The same for all jobs.
+_OF_ENVIRONMENT = "${oc.env:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ class Composer:
 
     def _composed_base(self, others: tuple[str, ...]) -> dict[str, Any] | None:
         """What all but plain values compose to; None if any value of it refers to another."""
-        values = _plain(self._load(others), resolve=False)
-        return None if _refers(values) else values
+        loaded = self._load(others)
+        refers = _refers(_plain(loaded, resolve=False))
+        return None if refers else _plain(loaded, resolve=True)
 
     def _setting(self, text: str) -> _Setting | None:
         """A forced setting of a scalar; None for everything else."""
@@ -115,12 +118,12 @@ def _plain(config: DictConfig, *, resolve: bool) -> dict[str, Any]:
 
 
 def _refers(value: object) -> bool:
-    """Whether a value, or any within it, is a reference or a gap that must be filled."""
+    """Whether a value, or any within it, is a reference to another that an override may change."""
     if isinstance(value, dict):
         return any(_refers(each) for each in value.values())
     if isinstance(value, list):
         return any(_refers(each) for each in value)
-    return isinstance(value, str) and "${" in value
+    return isinstance(value, str) and "${" in value.replace(_OF_ENVIRONMENT, "")
 
 
 def _set(values: dict[str, Any], setting: _Setting) -> bool:

@@ -9,7 +9,7 @@ import gc
 import traceback
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -24,6 +24,7 @@ from bench.config import RunConfig
 from bench.errors import InputError, InvalidRunError, SkipbenchError
 from bench.jobs import BAD_ENDS, DONE, FAILED, NOT_STARTED, RUNNING, TWICE, Job
 from bench.store import FAILURE
+from bench.tracking import handover
 from slurm import failures
 from slurm.board import Board
 from slurm.composing import Composer
@@ -68,6 +69,8 @@ class Launcher(HydraLauncher):
         """Takes what Hydra hands over."""
         self.work: Work = task_function  # type: ignore[assignment]  # the door's object
         self.composer = Composer(hydra_context.config_loader, config)
+        # As typed: the runs of a sweep belong together under it.
+        self.typed = list(config.hydra.overrides.task)
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -121,8 +124,10 @@ class Launcher(HydraLauncher):
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise self.work.in_words(error) from error
         config = self.work.bind(values)
+        config = replace(config, tracking=handover.of_sweep(config.tracking, self.typed))
         self.check(config)
-        job = Job(label, config, values=values)
+        # What is submitted belongs to the sweep as well.
+        job = Job(label, config, values={**values, "tracking": asdict(config.tracking)})
         if config.action in ("run", "plan"):
             job.run_id = self.work.plan(config)
             listing.look_up(job)
@@ -143,6 +148,7 @@ class Launcher(HydraLauncher):
         if twice:
             board.say(f"left out, the same run as another job: {twice} of {len(jobs)}")
         open_jobs = [job for job in jobs if job.status not in (LEFT_OUT, TWICE)]
+        _catch_up([job for job in jobs if job.status == LEFT_OUT])
         with board:
             self.start(open_jobs, board)
 
@@ -194,6 +200,13 @@ class LocalLauncher(Launcher):
         # What a failed run held must not fill the memory of the next one.
         gc.collect()
         board.end(job)
+
+
+def _catch_up(jobs: Sequence[Job]) -> None:
+    """Hands over what ended without: killed at its end, or without a W&B that worked."""
+    attempts = [attempt for job in jobs if (attempt := job.attempt())]
+    if attempts:
+        handover.catch_up(attempts, jobs[0].config)
 
 
 def _failure_file(job: Job) -> str:

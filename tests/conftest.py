@@ -3,11 +3,15 @@
 Imports of torch stand inside the functions: the tests of the tree's rules run without it.
 """
 
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+# Runs of these tests are handed to nobody; those of tests/tracked_runs.py are.
+os.environ["WANDB_MODE"] = "disabled"
 
 # Sizes that differ from each other wherever a mix-up of two could hide. Four shapes that the engine
 # must get right between them: norm before and after, an embedding of its own width, grouped heads,

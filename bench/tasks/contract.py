@@ -145,11 +145,6 @@ class Sampled(Protocol):
     samples: int
 
 
-def samples(task: Task) -> int:
-    """How often each example is decoded."""
-    return task.samples if isinstance(task, Sampled) else 1
-
-
 @runtime_checkable
 class Verbatim(Protocol):
     """What a task also has whose answers are read with all their white space, as code is."""

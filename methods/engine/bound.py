@@ -53,6 +53,12 @@ class Options:
         return 32 if self.attention == "products" else None
 
 
+def best_attention(device_type: str, dtype: torch.dtype, rows: int) -> Literal["sdpa", "products"]:
+    """Which kernels attend for few queries: the faster ones as measured (docs/measurement.md)."""
+    slow = device_type == "cpu" and dtype == torch.bfloat16
+    return "products" if slow and rows > 1 else "sdpa"
+
+
 @dataclass(frozen=True, slots=True)
 class BoundBlock:
     """One layer's weights as operations (``layer.LayerWeights``), and its K/V part alone."""

@@ -181,6 +181,19 @@ class KVCache:
             self.capacity = room
         return room if self._stays else self.capacity
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """Lets go of all rows but these, ascending; their slots stay where they are."""
+        index = index_of(rows, self.slot_ids.device)
+        self.lengths = tuple(self.lengths[row] for row in rows)
+        self.offsets = tuple(self.offsets[row] for row in rows)
+        self.offset_ids = self.offset_ids[index]
+        if self.left_edge is not None:
+            self.left_edge = self.left_edge[index]
+        # One by one, so that one layer at most is held twice.
+        for layer, held in enumerate(self.layers):
+            kept = held[:, index].clone(memory_format=torch.contiguous_format)
+            self.layers[layer] = held[:, : len(rows)].copy_(kept) if self._stays else kept
+
     def write_prompt(self, layer: int, kv: Tensor) -> None:
         """Writes right-padded prompt keys and values, (2, B, kv, T, head_dim), right-aligned."""
         stored = self.layers[layer]

@@ -3,6 +3,8 @@
 Apart from the cache itself, because only tests pay for the check.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,11 @@ class CheckedKVCache(KVCache):
         super().__init__(shape, prompts, new_tokens, dtype, bucket, layers)
         size = (shape.num_layers, len(self.lengths), len(self.slot_ids))
         self.written = torch.zeros(size, dtype=torch.bool)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Lets go of the others' notes too."""
+        self.written = self.written[:, list(rows)]
+        super().keep(rows)
 
     def write_prompt(self, layer: int, kv: Tensor) -> None:
         """Notes the slots, then writes."""

@@ -56,6 +56,15 @@ LIGHT_BENCH = frozenset(
         "bench.surroundings",
         "bench.training_output",
         "bench.usage",
+        "bench.tracking.content",
+        "bench.tracking.handover",
+        "bench.tracking.actions",
+        "bench.tracking.settings",
+        "bench.tracking.files",
+        "bench.tracking.asking",
+        "bench.tracking.jobs",
+        "bench.tracking.process",
+        "bench.tracking.online",
         "bench.weights",
     }
 )

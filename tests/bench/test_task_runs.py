@@ -9,7 +9,7 @@ from bench.errors import InputError
 from bench.examples import tokenise
 from bench.planning import plan
 from bench.preparation import prepare
-from bench.run import make, measuring_plan
+from bench.run import measuring_plan, run
 from bench.tasks.contract import Pair, Parts
 from bench.text import until
 
@@ -30,7 +30,7 @@ def planned(configured, tmp_path):
 
 
 def test_the_record_tells_where_the_prompts_came_from_and_the_first_one_exactly(planned, tmp_path):
-    attempt = make(planned())
+    attempt = run(planned().config)
     data = attempt.start().data
     assert data["source"] == str(tmp_path / "test.jsonl")
     assert (data["rows"], data["distinct_prompts"], len(data["shot_ids"])) == (3, 3, 2)

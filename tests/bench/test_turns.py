@@ -7,7 +7,7 @@ import pytest
 from bench.errors import InputError
 from bench.planning import plan
 from bench.preparation import prepare
-from bench.run import make
+from bench.run import run
 from bench.summary import BASELINE, METHOD
 
 QUESTIONS = [
@@ -74,7 +74,7 @@ def test_the_vicuna_template_stands_in_one_line(configured, tmp_path):
 @pytest.mark.parametrize("baseline", ["auto", "none"])
 def test_a_second_turn_holds_the_first_answer_of_the_run(planned, capsys, baseline):
     mine = planned("meter.batch_size=2", f"meter.baseline={baseline}")
-    attempt = make(mine)
+    attempt = run(mine.config)
     records = list(attempt.batches())
     leg = BASELINE if baseline == "auto" else METHOD
     answer = records[0].legs[leg].texts[0]
@@ -87,5 +87,5 @@ def test_a_second_turn_holds_the_first_answer_of_the_run(planned, capsys, baseli
 
 def test_a_batch_that_would_hold_both_turns_is_refused(planned, capsys):
     with pytest.raises(InputError, match="in one batch") as caught:
-        make(planned("meter.batch_size=6"))
+        run(planned("meter.batch_size=6").config)
     assert "meter.batch_size" in caught.value.where

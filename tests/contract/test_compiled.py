@@ -15,6 +15,7 @@ from methods.registry import find_params, method_names
 METHODS = [name for name in method_names() if find_params(name).ABILITIES.engine == "own"]
 MODELS = {"an OPT": "an OPT", "a Llama": "a Llama with scaled rotary positions and a tied head"}
 LENGTHS, NEW = [3, 60, 1, 6], 10
+FREE = StopRule(NEW, ())
 
 
 class Replaying:
@@ -43,9 +44,8 @@ def recorded(monkeypatch):
     monkeypatch.setattr(compiled, "Recorded", Replaying)
 
 
-def _decoded(method, transformer, rows, **options):
+def _decoded(method, transformer, rows, rule=FREE, **options):
     model = InferenceModel(transformer, Options(packed=False, **options))
-    rule = StopRule(NEW, ())
     decode(method, model, Prompts.of(rows), rule, Greedy(), CpuDevice())
     made = model.forms_made
     # Once more: on the memory, the graphs and the forms of the first time.
@@ -72,6 +72,25 @@ def test_blocks_in_any_form_decode_the_same(
     # Keys are read in steps of 64, hidden ones too, and that is told.
     assert other.decode_executed.mlp_positions == plain.decode_executed.mlp_positions
     assert other.decode_executed.attended_pairs > plain.decode_executed.attended_pairs
+
+
+@pytest.mark.usefixtures("traced", "recorded")
+@pytest.mark.parametrize("kind", ["compiled", "cuda_graphs"])
+@pytest.mark.parametrize("name", METHODS)
+def test_rows_may_leave_blocks_in_any_form(name, kind, tiny_transformer, make_method, make_prompts):
+    transformer = tiny_transformer("an OPT", num_layers=4)
+    method, rows = make_method(name, transformer.shape), make_prompts(LENGTHS, seed=1)
+    free, _ = _decoded(method, transformer, rows)
+    # The first row ends with its third token, the last one with its sixth.
+    stops = free.ids[0][2], free.ids[3][5]
+    plain, _ = _decoded(method, transformer, rows, StopRule(NEW, stops))
+    left, _ = _decoded(
+        method, transformer, rows, StopRule(NEW, stops, True), checked_cache=True, **{kind: True}
+    )
+    assert left.ids == plain.ids
+    assert left.layers == plain.layers
+    assert left.decode_required == plain.decode_required
+    assert left.decode_executed.mlp_positions < plain.decode_executed.mlp_positions
 
 
 @pytest.mark.usefixtures("traced")
