@@ -229,7 +229,8 @@ def _decoded(
     for example in examples:
         given = (example.id, example.prompt, example.references)
         # Left out where there is none, so that the hash of other examples stays.
-        more = () if example.drawn is None else (astuple(example.drawn),)
+        made_of = (example.drawn, example.parts, example.after)
+        more = [each if isinstance(each, str) else astuple(each) for each in made_of if each]
         total.update(repr((*given, *more)).encode())
     return task, examples, total.hexdigest()[:16]
 

@@ -23,6 +23,7 @@ from bench import (
     store,
     summary,
     surroundings,
+    turns,
 )
 from bench.config import DENSE, RunConfig
 from bench.decoding import StopRule
@@ -106,6 +107,7 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
             columns=known,
             shapes={leg: asdict(shape) for leg, shape in shapes.items()},
             started_at=now_utc(),
+            data=prepared.about(),
         )
         with session.held():
             attempt.write_start(start)
@@ -132,6 +134,9 @@ def _batches(
     """All records of the run: those that are there, and the rest measured and appended."""
     config, examples = prepared.planned.config, prepared.planned.examples
     segment = Segment(provenance.collect(prepared.device) | session.facts, now_utc())
+    if prepared.n_truncated:
+        cut = f"{prepared.n_truncated} of {len(examples)} prompts were cut to fit"
+        report.say(f"note: {cut}", config.verbosity)
     for warning in _doubts(prepared, segment):
         report.say(f"note: {warning}", config.verbosity)
     records = _usable(attempt, segment)
@@ -150,7 +155,7 @@ def _batches(
             if index not in records:
                 session.check()
                 part = slice(start, start + size)
-                rows = prepared.rows[part]
+                rows = turns.rows(prepared, part, records.values())
                 records[index] = measurer.batch(index, examples[part], rows, start)
                 with session.held():
                     attempt.append(records[index])
@@ -192,6 +197,7 @@ def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]
         "seed": config.seed,
         "attempt": attempt.number,
         "batch_size": config.meter.batch_size,
+        "n_truncated": prepared.n_truncated,
     }
 
 
@@ -233,7 +239,7 @@ def measuring_plan(prepared: Prepared) -> Plan:
         repeats=config.meter.repeats,
         warmups=config.meter.warmups,
         timed_batches=config.meter.timed_batches,
-        decode_text=None if prepared.planned.drawn else prepared.text.decode,
+        decode_text=None if prepared.planned.drawn else prepared.scored_text,
         scores={name: lookup.find("bench.scores", name, "score") for name in scores},
         reference=prepared.planned.own_reference if lossless else None,
         profile=config.meter.profile,

@@ -163,6 +163,8 @@ class Start:
         columns: those columns of the table that are known before anything ran.
         shapes: leg -> architecture fields, for costs.
         started_at: UTC.
+        data: where the examples came from, and the first prompt as it was decoded, text and ids;
+            empty in records from before that was kept.
     """
 
     schema_version: int
@@ -173,6 +175,7 @@ class Start:
     columns: dict[str, Any]
     shapes: dict[str, dict[str, Any]]
     started_at: str
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

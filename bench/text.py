@@ -48,8 +48,15 @@ class Text:
 
     def _plain(self, text: str) -> list[int]:
         """Ids of the text alone; a special token spelt out in a text is dropped."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        # Whether a text is too long is decided elsewhere, by the model's positions.
+        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
         return [token for token in ids if token not in self._special]
+
+
+def until(text: str, stops: Sequence[str]) -> str:
+    """The text before the first of these, outer white space removed."""
+    ends = [at for at in map(text.find, stops) if at >= 0]
+    return text[: min(ends, default=len(text))].strip()
 
 
 class ByteTokenizer:
@@ -70,7 +77,9 @@ class ByteTokenizer:
                 where="model.shape.vocab_size",
             )
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = False, verbose: bool = False
+    ) -> list[int]:
         """UTF-8 bytes, shifted past the special ids."""
         return [byte + self.FIRST for byte in text.encode()]
 
