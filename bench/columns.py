@@ -30,7 +30,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("seed", "", "seed of the run"),
     Column("attempt", "", "number of the attempt shown"),
     Column("batch_size", "rows", "rows of a batch"),
-    Column("examples", "examples", "examples decoded"),
+    Column("examples", "examples", "distinct examples decoded"),
     Column("n_truncated", "examples", "of them, those whose prompt was cut to fit"),
     Column("tokens", "tokens", "kept tokens of the method leg, first pass, the prompt's included"),
     Column("layers_per_token", "layers", "layers run for live rows / kept decode tokens"),

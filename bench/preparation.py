@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from bench import drawn, lookup, models, presence
+from bench import drawn, executed, lookup, models, presence
 from bench.errors import InputError
 from bench.examples import fitted, schedule_lengths, tokenise
 from bench.planning import Planned, needs_schedule_length, resolve_params
 from bench.scores.contract import HasNeeds
 from bench.summary import METHOD
-from bench.tasks.contract import PublicData
+from bench.tasks.contract import PublicData, Verbatim
 from bench.text import Text, until
 
 
@@ -65,16 +65,19 @@ class Prepared:
         """The text of new ids up to the first stop id or stop text."""
         task = self.planned.task
         stops = task.stops if isinstance(task, PublicData) else ()
-        return until(self.text.decode(ids), stops)
+        if isinstance(task, Verbatim):
+            return until(self.text.verbatim(ids), stops)
+        return until(self.text.decode(ids), stops).strip()
 
 
 def prepare(planned: Planned) -> Prepared:
     """Checks what only tokens can tell, before any weight is read.
 
     Raises:
-        InputError: for a missing tokenizer or device, or prompts that are too long.
+        InputError: for a missing tokenizer, device or sandbox, or prompts that are too long.
     """
     own, config = planned.weights[METHOD], planned.config
+    executed.refuse_without_sandbox(planned.examples)
     n_truncated, first = 0, None
     _check_scores(planned)
     if planned.drawn:

@@ -36,6 +36,21 @@ class Score(Protocol):
 
 
 @runtime_checkable
+class OfExample(Protocol):
+    """What a score also has whose value for several samples of one example is not their mean."""
+
+    def of_example(self, totals: Sequence[float]) -> tuple[float, ...]:
+        """Statistics of an example, from the sums over its samples."""
+        ...
+
+
+def of_example(score: Score, samples: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Statistics of one example, from those of its samples; the unit of all intervals."""
+    totals = tuple(sum(column) for column in zip(*samples, strict=True))
+    return score.of_example(totals) if isinstance(score, OfExample) else totals
+
+
+@runtime_checkable
 class HasNeeds(Protocol):
     """What a score file also has that needs more than is always installed."""
 

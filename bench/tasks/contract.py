@@ -28,6 +28,21 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """The program that an answer completes; it passes if it runs to its end.
+
+    Attributes:
+        before: text before the answer.
+        after: text after it, which tests it.
+        timeout_s: CPU seconds.
+    """
+
+    before: str
+    after: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What a prompt is put together from, so that one that is too long can lose some of it.
 
@@ -66,6 +81,8 @@ class Example:
             task (one object for all its examples); given where ``facts`` is. No wording may hold
             another one as a run of words: the check would count both.
         drawn: ids in place of ``prompt``, for all examples of a task or for none.
+        check: that the answer is run with, for all examples of a task or for none.
+        outcome: of that run, beside a text that is scored; None where none was made.
         parts: that ``prompt`` is made of; None where it must fit as it is.
         after: id of an earlier example whose answer belongs into the prompt, as the field
             ``answer`` of ``parts``: a later turn. None for a prompt that is whole.
@@ -77,6 +94,8 @@ class Example:
     facts: Mapping[str, str] | None = None
     vocabulary: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None
     drawn: Drawn | None = None
+    check: Check | None = None
+    outcome: str | None = None
     parts: Parts | None = None
     after: str | None = None
 
@@ -114,6 +133,28 @@ class Task(Protocol):
     def training_pairs(self) -> Sequence[Pair]:
         """The training split, one pair per reference text."""
         ...
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """What a task also has whose examples are decoded more than once each.
+
+    A run decodes all examples, then all of them again: each time other numbers are drawn.
+    """
+
+    samples: int
+
+
+def samples(task: Task) -> int:
+    """How often each example is decoded."""
+    return task.samples if isinstance(task, Sampled) else 1
+
+
+@runtime_checkable
+class Verbatim(Protocol):
+    """What a task also has whose answers are read with all their white space, as code is."""
+
+    verbatim: Literal[True]
 
 
 @runtime_checkable
