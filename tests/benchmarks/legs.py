@@ -27,7 +27,6 @@ from methods.registry import find_method, find_params
 NEW_TOKENS = 32
 CPU = torch.device("cpu")
 READ_BYTES = 2**30
-READ_PASSES = 8
 # Deviations of what is looked up; matrices have 1 / sqrt(inputs).
 _EMBEDDINGS = {"embedding.weight": 0.1, "position_embedding.weight": 1.0}
 
@@ -152,10 +151,7 @@ def decode_s(method: Method, model: InferenceModel, batch: Prompts, new_tokens: 
 
 
 class Read:
-    """A leg: seconds to read so many bytes of memory, as a sum does; the mean of some passes.
-
-    Not the best of them: decoding reads for seconds, and on a shared machine the rate swings.
-    """
+    """A leg: seconds to read so many bytes, as a sum does; a mean, as a decode's time is one."""
 
     def __init__(self, device: torch.device = CPU, num_bytes: int = READ_BYTES) -> None:
         self.num_bytes, self.device = num_bytes, devices.of(device)
@@ -163,7 +159,8 @@ class Read:
         self.values = torch.ones(num_bytes // 4, device=device)
 
     def __call__(self) -> float:
-        return sum(elapsed(self.device, self.values.sum) for _ in range(READ_PASSES)) / READ_PASSES
+        passes = 5
+        return sum(elapsed(self.device, self.values.sum) for _ in range(passes)) / passes
 
 
 class LatePass:
