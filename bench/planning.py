@@ -135,8 +135,7 @@ def _fingerprints(config: RunConfig, weights: Mapping[str, Weights]) -> dict[str
 def _known(config: RunConfig, own: Weights, calibration: Calibration | None) -> dict[str, Any]:
     """What the weights, their paper and a calibration say."""
     rows = config.model.published or {}
-    published = rows.get(config.task.name, rows.get("default", {}))
-    found = {**own.trained, "published": published}
+    found = {**own.trained, "published": rows.get(config.task.name, rows.get("default", {}))}
     return found if calibration is None else {**found, **calibration.known}
 
 

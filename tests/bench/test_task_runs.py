@@ -9,9 +9,10 @@ from bench.errors import InputError
 from bench.examples import tokenise
 from bench.planning import plan
 from bench.preparation import prepare
-from bench.run import measuring_plan, run
+from bench.run import run
 from bench.tasks.contract import Pair, Parts
 from bench.text import until
+from bench.treatment import measuring_plan
 
 
 @pytest.fixture
