@@ -2,10 +2,10 @@ PYTHON ?= python3
 PY := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test slurm check readme tiny clean
+.PHONY: help setup run test slurm check readme benchmark gpu-check tiny clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.installed  ## .venv with the exact versions of constraints.txt (PYTHON=python3.11 to choose)
 
@@ -31,6 +31,13 @@ check: setup  ## format, lint and types
 
 readme: setup  ## runs the commands that README.md shows
 	.ci/readme README.md
+
+benchmark: setup  ## is the engine fast? results/benchmarks.csv; fails if not (under 25 minutes on 2 cores)
+	PYTHONPATH=. $(PY) tests/benchmarks/all_benchmarks.py $(ARGS)
+
+# Without setup: a machine with a GPU may have torch and transformers alone.
+gpu-check:  ## the suite on this GPU, in 8 minutes; writes results/published/gpu_check.csv
+	PYTHONPATH=. $(if $(wildcard $(PY)),$(PY),$(PYTHON)) tests/benchmarks/gpu_check.py $(ARGS)
 
 # What made bench/embedded/tiny: seed 0, some 15 minutes on 2 cores, then 5 for each variant.
 TINY := model=scratch task=demo model.shape.vocab_size=768 model.shape.max_positions=2048 \

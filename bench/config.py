@@ -135,11 +135,14 @@ class MeterConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How weights are held."""
+    """How weights are held, and how long rows."""
 
     dtype: Literal["float32", "bfloat16", "float16"]
     packed: Literal["auto", "on", "off"]
     attention: Literal["auto", "sdpa", "products"]
+    compile: bool
+    cuda_graphs: bool
+    drop_finished: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ what is behind it is cut here, once the clock has stopped. Not here: batches, re
 (``measure.py``).
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
@@ -19,6 +19,7 @@ from bench.meters.device import AnyDevice
 from bench.schema import Speculation
 from methods.contract import Limits, LiveRows, Method, Round
 from methods.engine.cache import Prompts
+from methods.engine.dropping import Kept, select, staying
 from methods.engine.inference import InferenceModel
 from methods.engine.ledger import Ledger, Sums, Traffic
 from methods.engine.sampling import Chooser
@@ -31,10 +32,12 @@ class StopRule:
     Attributes:
         max_new_tokens: the limit of each row.
         stop_ids: ids that end a row, kept as its last token; empty for fixed length.
+        drop_finished: finished rows leave the batch; else they go on computing, for nobody.
     """
 
     max_new_tokens: int
     stop_ids: tuple[int, ...]
+    drop_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +75,22 @@ class Decoded:
 
 
 class Stops:
-    """Which rows are live, without forcing the device to wait."""
+    """Which rows are live, and which are held, without forcing the device to wait.
+
+    Attributes:
+        live: what the method is sent.
+        held: the batch's rows that the next Round is of.
+    """
 
     def __init__(self, rule: StopRule, rows: int, device: AnyDevice) -> None:
         self.rule, self.device = rule, device
         self.live: LiveRows = None
+        self.held: Sequence[int] = range(rows)
+        # Of the held rows: who is finished.
         self._finished: Tensor | None = None
-        self._rows = rows
         # Tokens of every row: one number while all rows get the same, else one per row.
         self._total: int | Tensor = 0
-        self._pending: list[Callable[[], bool]] = []
+        self._pending: list[tuple[Sequence[int], Callable[[], list[bool]]]] = []
 
     def goes_on(self, latest: Round) -> bool:
         """Takes a Round into account; False once every row is known to be finished."""
@@ -95,10 +104,27 @@ class Stops:
             return True
         finished = self._update(latest)
         self.live = ~finished
-        self._pending.append(self.device.read_back(finished.all()))
+        self._pending.append((self.held, self.device.read_back(finished)))
         if len(self._pending) <= self.device.lag:
             return True
-        return not self._pending.pop(0)()
+        held, read = self._pending.pop(0)
+        known = read()
+        if all(known):
+            return False
+        if self.rule.drop_finished:
+            self._drop({row for row, ended in zip(held, known, strict=True) if ended}, finished)
+        return True
+
+    def _drop(self, ended: Collection[int], finished: Tensor) -> None:
+        """Lets go of rows known to have ended, once they are enough."""
+        going = staying([row in ended for row in self.held])
+        if len(going) == len(self.held):
+            return
+        self.held = select(self.held, going)
+        self._finished = select(finished, going)
+        if isinstance(self._total, Tensor):
+            self._total = select(self._total, going)
+        self.live = Kept(tuple(going), ~self._finished)
 
     def _update(self, latest: Round) -> Tensor:
         ids = latest.ids
@@ -136,55 +162,73 @@ def decode(
     watch = Stopwatch(device, every_round=every_round)
     generator = method.decode(model, prompts, limits)
     try:
-        rounds = _rounds(generator, ledger, watch, Stops(rule, len(prompts.lengths), device))
+        stops = Stops(rule, len(prompts.lengths), device)
+        rounds, held = _rounds(generator, ledger, watch, stops, chooser)
     finally:
         generator.close()
-    return counted(rounds, rule, ledger, watch, chooser)
+    return counted(rounds, rule, ledger, watch, chooser, held)
 
 
 def _rounds(
-    generator: Generator[Round, LiveRows, None], ledger: Ledger, watch: Stopwatch, stops: Stops
-) -> list[Round]:
-    """All rounds until every row is finished, under the clock."""
+    generator: Generator[Round, LiveRows, None],
+    ledger: Ledger,
+    watch: Stopwatch,
+    stops: Stops,
+    chooser: Chooser,
+) -> tuple[list[Round], list[Sequence[int]]]:
+    """All rounds until every row is finished, under the clock; and the rows that each is of."""
     watch.start()
     with torch.inference_mode():
         latest = next(generator)
     ledger.close_round()
     watch.first_round()
-    rounds = [latest]
+    rounds, held = [latest], [stops.held]
     while True:
         with torch.inference_mode():
             if not stops.goes_on(latest):
                 break
+            if isinstance(stops.live, Kept):
+                chooser.keep(stops.live.rows)
             latest = generator.send(stops.live)
         ledger.close_round()
         watch.round()
         rounds.append(latest)
+        held.append(stops.held)
     watch.stop()
-    return rounds
+    return rounds, held
 
 
 def counted(
-    rounds: Sequence[Round], rule: StopRule, ledger: Ledger, watch: Stopwatch, chooser: Chooser
+    rounds: Sequence[Round],
+    rule: StopRule,
+    ledger: Ledger,
+    watch: Stopwatch,
+    chooser: Chooser,
+    held: Sequence[Sequence[int]] | None = None,
 ) -> Decoded:
-    """Cuts every row behind its stop and counts what is kept."""
+    """Cuts every row behind its stop and counts what is kept.
+
+    ``held`` are the batch's rows that each round is of; None for all of them.
+    """
     counts = [_per_row(r.counts, r.ids.shape[1], len(r.ids)) for r in rounds]
     given = [r.ids.tolist() for r in rounds]
     depth = [_depths(r) for r in rounds]
     rows = range(len(given[0]))
+    places = [{row: at for at, row in enumerate(each)} for each in held or [rows] * len(rounds)]
     ids: list[list[int]] = []
     layers: list[list[int]] = []
     live: list[list[int]] = [[] for _ in rounds]
     for row in rows:
-        all_ids = [i for g, c in zip(given, counts, strict=True) for i in g[row][: c[row]]]
-        all_layers = [n for d, c in zip(depth, counts, strict=True) for n in d[row][: c[row]]]
+        of = [(index, place[row]) for index, place in enumerate(places) if row in place]
+        all_ids = [i for index, at in of for i in given[index][at][: counts[index][at]]]
+        all_layers = [n for index, at in of for n in depth[index][at][: counts[index][at]]]
         kept = cut(all_ids, rule)
         ids.append(all_ids[:kept])
         layers.append(all_layers[:kept])
-        starts = accumulate((c[row] for c in counts), initial=0)
-        for index, start in zip(range(len(rounds)), starts, strict=False):
+        starts = accumulate((counts[index][at] for index, at in of), initial=0)
+        for (index, at), start in zip(of, starts, strict=False):
             if start < kept:
-                live[index].append(row)
+                live[index].append(at)
     executed = ledger.executed()
     required = ledger.required(live, [r.layers_needed for r in rounds])
     return Decoded(

@@ -2,7 +2,7 @@
 
 Apart, because a plan must know the device's name before anything heavy is imported. Of a profile
 the name alone bears on a run's identity; its rates may be measured later. Not here: using the
-device (``meters/device.py``), measuring its rates (``profiling.py``).
+device (``presence.py``, ``meters/device.py``), measuring its rates (``profiling.py``).
 """
 
 import math

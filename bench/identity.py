@@ -8,11 +8,14 @@ header.
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from bench.config import RunConfig
 
 IDENTITY_VERSION = 1
+# Of a task's own settings, those that bear on a number and on no prompt.
+TASK_SETTINGS = ("scores", "stop", "train_rows")
 # Fields that came later, by their path such as ``meter.energy``, each with the value that runs
 # before it had: equal to that it is left out, so that those runs keep their ids.
 ADDED_LATER: Mapping[str, Any] = {
@@ -20,7 +23,11 @@ ADDED_LATER: Mapping[str, Any] = {
     "meter.energy": False,
     "decode.sample": None,
     "engine.attention": "auto",
+    "engine.compile": False,
+    "engine.cuda_graphs": False,
+    "engine.drop_finished": False,
     "method.mode": "skip",
+    **{f"task.{name}": None for name in TASK_SETTINGS},
 }
 
 
@@ -47,12 +54,12 @@ def identity(
         resolved: the method's complete settings.
         examples: hash of the prompts and references that are decoded.
     """
-    decode, meter, engine = config.decode, config.meter, config.engine
+    decode, meter = config.decode, config.meter
     names = {
         "identity_version": IDENTITY_VERSION,
         "method": {"name": config.method.name, **resolved},
         "weights": dict(weights),
-        "task": {"name": config.task.name, "split": config.task.split, "examples": examples},
+        "task": _task(config) | {"examples": examples},
         "decode": {
             "length": decode.length,
             "max_new_tokens": config.max_new_tokens,
@@ -69,15 +76,18 @@ def identity(
             "profile": meter.profile,
             "energy": meter.energy,
         },
-        "engine": {
-            "dtype": engine.dtype,
-            "packed": engine.packed,
-            "attention": engine.attention,
-        },
+        "engine": asdict(config.engine),
         "gpu": device,
         "seed": config.seed,
     }
     return without_added(names, ADDED_LATER)
+
+
+def _task(config: RunConfig) -> dict[str, Any]:
+    """The task, and those of its own settings that its prompts do not show."""
+    task = config.task
+    own = {name: getattr(task.params, name, None) or None for name in TASK_SETTINGS}
+    return {"name": task.name, "split": task.split, **own}
 
 
 def _sample(config: RunConfig) -> dict[str, Any] | None:

@@ -5,8 +5,8 @@ together. Not here: which weights a leg has (``planning.py``), how legs are meas
 (``measure.py``).
 """
 
+import shutil
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -26,11 +26,14 @@ from bench.promise import Machine
 from bench.summary import METHOD, OWN_DENSE
 from bench.weights import Weights
 from methods.contract import HasCompanion, Method
-from methods.engine.bound import Options
+from methods.engine.bound import Options, best_attention
 from methods.engine.hf import HfModel
 from methods.engine.inference import InferenceModel
 from methods.engine.transformer import Transformer
 from methods.registry import find_method, find_params
+
+# What the compiler of blocks looks for on a CPU.
+COMPILERS = ("g++", "clang++")
 
 
 def runners(prepared: Prepared, held: dict[Hashable, Any] | None = None) -> Mapping[str, Runner]:
@@ -114,7 +117,7 @@ def sizes(prepared: Prepared) -> dict[str, Any]:
         dtype=config.engine.dtype,
         packed=_engine(prepared, METHOD) == "own" and _packs(prepared),
         rows=min(config.meter.batch_size, len(prepared.rows)),
-        positions=max(map(len, prepared.rows)) + config.max_new_tokens,
+        positions=prepared.positions,
     )
     return {
         "weights_bytes": needed.weights_bytes + needed.packed_copies_bytes,
@@ -129,13 +132,14 @@ def _packs(prepared: Prepared) -> bool:
         InputError: if that is demanded where it is not to be had.
     """
     engine = prepared.planned.config.engine
-    can = prepared.device.type == "cpu" and engine.dtype in ("float32", "bfloat16")
+    kind = prepared.device.type
+    can = kind == "cpu" and engine.dtype in ("float32", "bfloat16") and not engine.compile
     if engine.packed == "on" and not can:
         raise InputError(
             "Packed weights are not to be had here",
-            got=f"{prepared.device.type}, {engine.dtype}",
-            allowed="a CPU with float32 or bfloat16",
-            where="engine.packed",
+            got=f"{kind}, {engine.dtype}, engine.compile={str(engine.compile).lower()}",
+            allowed="a CPU with float32 or bfloat16, blocks not compiled",
+            where="engine.packed, engine.compile",
         )
     return can and engine.packed != "off"
 
@@ -149,8 +153,10 @@ def _inference_form(prepared: Prepared, weights: Weights) -> InferenceModel:
 
 def _peer_form(prepared: Prepared, weights: Weights) -> HfModel:
     """As the library holds it: of the engine's options, dtype and device alone apply."""
-    options = replace(_options(prepared), packed=False, rows=1)
-    return models.load_peer(weights, options)
+    options = _options(prepared)
+    return models.load_peer(
+        weights, Options(dtype=options.dtype, device=options.device, packed=False)
+    )
 
 
 def _held_as(prepared: Prepared, engine: str, weights: Weights) -> Hashable:
@@ -168,13 +174,47 @@ def _options(prepared: Prepared) -> Options:
         # Of what is not laid out by it, the rows make no other model.
         rows=config.meter.batch_size if packed else 1,
         attention=_attention(prepared),
+        compiled=_compiles(prepared),
+        cuda_graphs=_records(prepared),
     )
 
 
+def _compiles(prepared: Prepared) -> bool:
+    """Whether blocks are compiled.
+
+    Raises:
+        InputError: if that is demanded of a CPU without a C++ compiler.
+    """
+    wanted = prepared.planned.config.engine.compile
+    if wanted and prepared.device.type == "cpu" and not any(map(shutil.which, COMPILERS)):
+        raise InputError(
+            "Blocks cannot be compiled here",
+            got="no C++ compiler",
+            allowed=" or ".join(COMPILERS),
+            where="engine.compile",
+        )
+    return wanted
+
+
+def _records(prepared: Prepared) -> bool:
+    """Whether blocks are recorded as CUDA graphs.
+
+    Raises:
+        InputError: if that is demanded of another device.
+    """
+    wanted = prepared.planned.config.engine.cuda_graphs
+    if wanted and prepared.device.type != "cuda":
+        raise InputError(
+            "CUDA graphs are not to be had here",
+            got=prepared.device.type,
+            allowed="a CUDA device",
+            where="engine.cuda_graphs, gpu",
+        )
+    return wanted
+
+
 def _attention(prepared: Prepared) -> Literal["sdpa", "products"]:
-    """Which kernels attend for few queries; the faster one as measured (docs/measurement.md)."""
-    config = prepared.planned.config
-    if config.engine.attention != "auto":
-        return config.engine.attention
-    slow = prepared.device.type == "cpu" and config.engine.dtype == "bfloat16"
-    return "products" if slow and config.meter.batch_size > 1 else "sdpa"
+    engine, rows = prepared.planned.config.engine, prepared.planned.config.meter.batch_size
+    if engine.attention != "auto":
+        return engine.attention
+    return best_attention(prepared.device.type, getattr(torch, engine.dtype), rows)

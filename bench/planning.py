@@ -19,7 +19,7 @@ from bench.fingerprint import fingerprint
 from bench.gpus import GpuConfig
 from bench.identity import digest, identity
 from bench.summary import BASELINE, METHOD, OWN_DENSE
-from bench.tasks.contract import Example, Split, Task
+from bench.tasks.contract import Example, Split, Task, samples
 from bench.weights import Weights, baseline_weights, method_weights
 from methods.engine.shape import Shape
 from methods.registry import find_params
@@ -87,6 +87,7 @@ def plan(config: RunConfig) -> Planned:
         config.task.name, config.task.params, config.task.split, drawn.limit(config)
     )
     drawn.check_length(config, examples)
+    _check_samples(config, task)
     own_reference = _own_reference(config, weights, scored=bool(task.scores))
     if own_reference == OWN_DENSE:
         weights[OWN_DENSE] = own
@@ -115,6 +116,21 @@ def plan(config: RunConfig) -> Planned:
     )
 
 
+def _check_samples(config: RunConfig, task: Task) -> None:
+    """Refuses several samples that would all be the same.
+
+    Raises:
+        InputError: for greedy decoding of each example more than once.
+    """
+    if samples(task) > 1 and config.decode.choose == "greedy":
+        raise InputError(
+            "Greedy decoding gives the same text every time",
+            got=f"{samples(task)} samples of each example with decode.choose=greedy",
+            allowed="decode.choose=sample, or one sample",
+            where="decode.choose, task.samples_per_problem",
+        )
+
+
 def _fingerprints(config: RunConfig, weights: Mapping[str, Weights]) -> dict[str, str]:
     """Of each leg's weights, and of what is read beside them.
 
@@ -134,8 +150,7 @@ def _fingerprints(config: RunConfig, weights: Mapping[str, Weights]) -> dict[str
 def _known(config: RunConfig, own: Weights, calibration: Calibration | None) -> dict[str, Any]:
     """What the weights, their paper and a calibration say."""
     rows = config.model.published or {}
-    published = rows.get(config.task.name, rows.get("default", {}))
-    found = {**own.trained, "published": published}
+    found = {**own.trained, "published": rows.get(config.task.name, rows.get("default", {}))}
     return found if calibration is None else {**found, **calibration.known}
 
 
@@ -220,7 +235,7 @@ def _decoded(
         InputError: for a split without examples.
     """
     task: Task = lookup.find("bench.tasks", name, "task").Task(params)
-    examples = list(task.examples(split))[:limit]
+    examples = list(task.examples(split))[:limit] * samples(task)
     if not examples:
         raise InputError(
             "The task has no examples", got=split, allowed="a split with some", where="task.split"
@@ -229,7 +244,8 @@ def _decoded(
     for example in examples:
         given = (example.id, example.prompt, example.references)
         # Left out where there is none, so that the hash of other examples stays.
-        more = () if example.drawn is None else (astuple(example.drawn),)
+        made_of = (example.drawn, example.parts, example.after, example.check)
+        more = [each if isinstance(each, str) else astuple(each) for each in made_of if each]
         total.update(repr((*given, *more)).encode())
     return task, examples, total.hexdigest()[:16]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bench import disk, gpus
+from bench import disk, gpus, presence
 from bench.checking import available_bytes
 from bench.config import RunConfig
 from bench.errors import InputError
@@ -141,7 +141,7 @@ def _subject(gpu: GpuConfig) -> _Subject:
         known = gpus.of_device(torch.cuda.get_device_name(device))
     else:
         known = replace(gpu, name=gpus.CPU) if gpu.name == gpus.AUTO else gpus.resolve(gpu)
-        device = devices.resolve(known)
+        device = presence.resolve(known)
     if device.type == "cuda":
         return _Subject(device, known, torch.cuda.get_device_name(device), None, known.name)
     threads, called = torch.get_num_threads(), gpus.cpu_model()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from methods.engine.shape import Shape
     from methods.engine.transformer import Transformer
 
-# Which rows are still live, (B,) bool, one round late; None where nothing is read back.
+# Which rows are still live, (B,) bool, one round late; None where nothing is read back. Where
+# finished rows leave the batch, those that are kept (``engine.dropping.Kept``).
 LiveRows = Any
 
 
@@ -108,7 +109,7 @@ class Abilities:
 
 @dataclass(slots=True)
 class Round:
-    """What one step of a method gave, for the whole batch.
+    """What one step of a method gave, for all rows that the batch holds.
 
     Attributes:
         ids: new ids, (B, n).
@@ -190,7 +191,8 @@ class Method(Protocol):
     ) -> Generator[Round, LiveRows, None]:
         """Yields rounds without end: first one token per row from the prompt pass, then steps.
 
-        ``send`` gives the live rows, one round late. No context may stay open across a yield.
+        ``send`` gives the live rows, one round late; whoever counts positions (``Lockstep``,
+        ``Ragged``) takes it. No context may stay open across a yield.
         """
         ...
 

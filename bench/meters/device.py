@@ -1,16 +1,14 @@
 """Devices as the clock and the driver need them: waiting, stamps, and reading back without waiting.
 
-Apart from the clock, which is free of torch. Not here: peak rates of devices.
+Apart from the clock, which is free of torch. Needs nothing but torch, so that a decode can be timed
+where no more is installed. Not here: peak rates of devices, and which one a run gets
+(``bench/presence.py``).
 """
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-from bench import gpus
-from bench.errors import InputError
-from bench.gpus import GpuConfig
 
 
 class CpuDevice:
@@ -26,9 +24,9 @@ class CpuDevice:
         """Host time is device time."""
         return None
 
-    def read_back(self, value: Tensor) -> Callable[[], bool]:
-        """A boolean tensor's value, when asked for."""
-        return lambda: bool(value)
+    def read_back(self, values: Tensor) -> Callable[[], list[bool]]:
+        """The values of a boolean tensor, (B,), when asked for."""
+        return values.tolist
 
     def peak_memory_bytes(self) -> int | None:
         """Not known of one leg on a host."""
@@ -57,15 +55,16 @@ class CudaDevice:
         before, self._last = self._last, event
         return lambda: 0.0 if before is None else before.elapsed_time(event) / 1000.0
 
-    def read_back(self, value: Tensor) -> Callable[[], bool]:
+    def read_back(self, values: Tensor) -> Callable[[], list[bool]]:
         """Copies asynchronously; the function waits for that copy alone, not for later kernels."""
-        host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-        host.copy_(value, non_blocking=True)
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
         event = _event(timing=False)
 
-        def read() -> bool:
+        def read() -> list[bool]:
             event.synchronize()
-            return bool(host)
+            found: list[bool] = host.tolist()
+            return found
 
         return read
 
@@ -85,43 +84,6 @@ def _event(*, timing: bool) -> torch.cuda.Event:  # noqa: TID251  # the clock's 
 
 
 AnyDevice = CpuDevice | CudaDevice
-
-
-def resolve(profile: GpuConfig) -> torch.device:
-    """The device of a resolved profile, which must be the device that is there.
-
-    Args:
-        profile: nothing is compared where it holds no device names.
-
-    Raises:
-        InputError: for a GPU that torch does not see, and for another device than the profile's.
-    """
-    if profile.is_cpu:
-        _check_called(profile, gpus.cpu_model())
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise InputError(
-            "torch sees no CUDA device",
-            got=profile.name,
-            allowed="gpu=cpu",
-            where="gpu, the torch build",
-        )
-    device = torch.device("cuda")
-    _check_called(profile, torch.cuda.get_device_name(device))
-    return device
-
-
-def _check_called(profile: GpuConfig, device_name: str | None) -> None:
-    """Refuses rates of one device beside times of another."""
-    if device_name is None or not profile.device_names or gpus.is_called(profile, device_name):
-        return
-    right = "cpu" if profile.is_cpu else gpus.of_device(device_name).name
-    raise InputError(
-        "The device profile is that of another device",
-        got=f"gpu={profile.name}, on {device_name}",
-        allowed=f"gpu={right}; python -m bench action=profile-gpu adds a profile where none is",
-        where="gpu, gpu.device_names",
-    )
 
 
 def of(device: torch.device) -> AnyDevice:

@@ -49,12 +49,12 @@ class Method:
         step = Lockstep(model, cache)
         for index in count(1):
             positions = step.advance(live)
-            x = model.embed(ids, positions)
+            x = model.embed(step.kept(ids), positions)
             rule = self._rule(model, index, limits.max_new_tokens)
             if self.params.batch_policy == "rows":
                 left = leave_singly(model, x, positions, cache, rule)
             else:
-                left = leave_together(model, x, positions, cache, rule, live)
+                left = leave_together(model, x, positions, cache, rule, step.live)
             ids = limits.chooser.choose(left.logits, index)
             run = torch.tensor(left.run)[:, None]
             live = yield Round(ids, run, layers_needed=left.depths)

@@ -27,6 +27,8 @@ class Options:
         packed: lay matrices out for the CPU's kernels, by size and number of rows.
         rows: rows of a batch that the layout is chosen for.
         attention: of few queries, as the fused kernel (``sdpa``) or as batched ``products``.
+        compiled: blocks of decode steps as compiled functions; not with packed weights.
+        cuda_graphs: these blocks, compiled or not, as recorded graphs.
         checked_cache: refuse to read unwritten slots (tests).
     """
 
@@ -35,12 +37,26 @@ class Options:
     packed: bool = True
     rows: int = 1
     attention: Literal["sdpa", "products"] = "sdpa"
+    compiled: bool = False
+    cuda_graphs: bool = False
     checked_cache: bool = False
+
+    def __post_init__(self) -> None:
+        if self.compiled and self.packed and self.device == "cpu":
+            raise ValueError("compiled blocks take plain weights: packed=False")
 
     @property
     def key_bucket(self) -> int | None:
-        """See ``KVCache``; products of few lengths, over whole tensors, are the faster ones."""
+        """See ``KVCache``: a form for each length is too many; products like few of them, too."""
+        if self.compiled or self.cuda_graphs:
+            return 64
         return 32 if self.attention == "products" else None
+
+
+def best_attention(device_type: str, dtype: torch.dtype, rows: int) -> Literal["sdpa", "products"]:
+    """Which kernels attend for few queries: the faster ones as measured (docs/measurement.md)."""
+    slow = device_type == "cpu" and dtype == torch.bfloat16
+    return "products" if slow and rows > 1 else "sdpa"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,9 +115,11 @@ class KVCache:
         prompts: whose rows it holds.
         new_tokens: room behind the prompts.
         dtype: of keys and values.
-        bucket: None: a step reads the slots that it sees, as a view. Else it reads all that there
-            are, hidden ones too: they grow by so many, and kernels meet few lengths, whole tensors
-            and always a mask.
+        bucket: None: a step reads the slots that it sees, as a view. Else it reads a multiple of
+            so many, hidden ones too, under a mask: kernels meet few lengths. Slots are added as
+            they are needed and all are read, for whole tensors are what kernels like best.
+        layers: memory to use, which stays where it is: room for all slots, and a multiple of the
+            bucket is read of it.
     """
 
     def __init__(
@@ -127,21 +129,25 @@ class KVCache:
         new_tokens: int,
         dtype: torch.dtype,
         bucket: int | None = None,
+        layers: list[Tensor] | None = None,
     ) -> None:
         device = prompts.ids.device
         longest = max(prompts.lengths)
         self.lengths = prompts.lengths
         self.offsets = tuple(longest - length for length in prompts.lengths)
         self.num_slots = longest + new_tokens
-        self.bucket = bucket
-        self.capacity = self._capacity_for(self.num_slots if bucket is None else longest)
-        size = (2, len(self.lengths), shape.num_kv_heads, self.capacity, shape.head_dim)
+        self.bucket, self._stays = bucket, layers is not None
+        first = self.num_slots if bucket is None else longest
+        size = (2, len(self.lengths), shape.num_kv_heads, self._room(first), shape.head_dim)
+        if layers is None:
+            layers = [
+                torch.empty(size, dtype=dtype, device=device) for _ in range(shape.num_layers)
+            ]
         # Zeroed: a masked slot still enters as 0 x value, and 0 x NaN is NaN.
-        self.layers = [
-            torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.num_layers)
-        ]
+        self.layers = [layer.zero_() for layer in layers]
+        self.capacity = layers[0].shape[3]
         self.offset_ids = torch.tensor(self.offsets, device=device)[:, None]
-        self.slot_ids = torch.arange(self._capacity_for(self.num_slots), device=device)
+        self.slot_ids = torch.arange(self._room(self.num_slots), device=device)
         self.ragged = any(self.offsets)
         # (B, 1, 1, S): hides the slots left of each prompt.
         hidden = self.slot_ids < self.offset_ids
@@ -154,10 +160,9 @@ class KVCache:
             own_keys=self.lengths,
         )
 
-    def _capacity_for(self, slots: int) -> int:
+    def _room(self, slots: int) -> int:
         """Slots to hold: one more than are seen, for what is no token where rows are unequal."""
-        bucket = self.bucket or 1
-        return -(-(slots + 1) // bucket) * bucket
+        return rounded(slots + 1, self.bucket or 1)
 
     def _reach(self, end: int) -> int:
         """Makes room for slots up to ``end``; how many a step that sees these reads.
@@ -169,12 +174,25 @@ class KVCache:
             raise ValueError(f"slot {end - 1} is beyond the cache's {self.num_slots} slots")
         if self.bucket is None:
             return end
-        capacity = self._capacity_for(end)
-        if capacity > self.capacity:
-            more = (0, 0, 0, capacity - self.capacity)
+        room = self._room(end)
+        if room > self.capacity:
+            more = (0, 0, 0, room - self.capacity)
             self.layers = [functional.pad(layer, more) for layer in self.layers]
-            self.capacity = capacity
-        return self.capacity
+            self.capacity = room
+        return room if self._stays else self.capacity
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Lets go of all rows but these, ascending; their slots stay where they are."""
+        index = index_of(rows, self.slot_ids.device)
+        self.lengths = tuple(self.lengths[row] for row in rows)
+        self.offsets = tuple(self.offsets[row] for row in rows)
+        self.offset_ids = self.offset_ids[index]
+        if self.left_edge is not None:
+            self.left_edge = self.left_edge[index]
+        # One by one, so that one layer at most is held twice.
+        for layer, held in enumerate(self.layers):
+            kept = held[:, index].clone(memory_format=torch.contiguous_format)
+            self.layers[layer] = held[:, : len(rows)].copy_(kept) if self._stays else kept
 
     def write_prompt(self, layer: int, kv: Tensor) -> None:
         """Writes right-padded prompt keys and values, (2, B, kv, T, head_dim), right-aligned."""
@@ -209,6 +227,10 @@ class KVCache:
         if rows is None:
             return visible
         return visible[:, rows] if isinstance(rows, slice) else visible.index_select(1, rows)
+
+    def lend(self, layer: int, positions: Positions) -> Tensor:
+        """What ``read`` gives, as memory: for a step that writes its own keys and values there."""
+        return self.read(layer, positions)
 
     def together(self, ids: Tensor, slot: int) -> tuple[slice, int, Tensor | None, Extent]:
         """Slots, visible, mask and extent for rows that advance together.
@@ -250,10 +272,17 @@ class KVCache:
         if own is not None:
             column = torch.arange(ids.shape[1], device=ids.device)
             beyond = column >= upload(own, ids.device)[:, None]
-            slots = slots.masked_fill(beyond, self.capacity - 1)
+            # The last one that is held, or read: beyond all that any row sees.
+            nowhere = (self.capacity if self.bucket is None else visible) - 1
+            slots = slots.masked_fill(beyond, nowhere)
         own_new = None if own is None else tuple(own)
         extent = Extent(len(ends), ids.shape[1], visible, own_new, tuple(lengths))
         return slots, visible, mask, extent
+
+
+def rounded(number: int, multiple: int) -> int:
+    """``number``, or the next multiple above."""
+    return -(-number // multiple) * multiple
 
 
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:

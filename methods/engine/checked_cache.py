@@ -3,6 +3,8 @@
 Apart from the cache itself, because only tests pay for the check.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,10 +22,16 @@ class CheckedKVCache(KVCache):
         new_tokens: int,
         dtype: torch.dtype,
         bucket: int | None = None,
+        layers: list[Tensor] | None = None,
     ) -> None:
-        super().__init__(shape, prompts, new_tokens, dtype, bucket)
+        super().__init__(shape, prompts, new_tokens, dtype, bucket, layers)
         size = (shape.num_layers, len(self.lengths), len(self.slot_ids))
         self.written = torch.zeros(size, dtype=torch.bool)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Lets go of the others' notes too."""
+        self.written = self.written[:, list(rows)]
+        super().keep(rows)
 
     def write_prompt(self, layer: int, kv: Tensor) -> None:
         """Notes the slots, then writes."""
@@ -33,13 +41,21 @@ class CheckedKVCache(KVCache):
 
     def write(self, layer: int, kv: Tensor, positions: Positions) -> None:
         """Notes the slots, then writes."""
+        self._note(layer, positions)
+        super().write(layer, kv, positions)
+
+    def lend(self, layer: int, positions: Positions) -> Tensor:
+        """Notes the slots as written: the caller will."""
+        self._note(layer, positions)
+        return super().lend(layer, positions)
+
+    def _note(self, layer: int, positions: Positions) -> None:
         rows = torch.arange(len(self.lengths))
         rows = rows if positions.rows is None else rows[positions.rows]
         slots = positions.slots
         if isinstance(slots, slice):
             slots = torch.arange(len(self.slot_ids))[slots][None]
         self.written[layer, rows[:, None], slots] = True
-        super().write(layer, kv, positions)
 
     def read(self, layer: int, positions: Positions) -> Tensor:
         """Raises AssertionError for a slot that a query sees but nobody wrote."""

@@ -73,7 +73,12 @@ class HfModel:
         model: in evaluation mode, on its device.
         shape: its architecture.
         options: dtype and device; no other applies.
+
+    Attributes:
+        forms_made: see ``InferenceModel``.
     """
+
+    forms_made = 0
 
     def __init__(self, model: Any, shape: Shape, options: Options) -> None:  # noqa: ANN401  # the library types its classes loosely
         self.model, self.shape, self.options = model, shape, options

@@ -16,6 +16,7 @@ from torch import Tensor
 from methods.engine.bound import Options, bind
 from methods.engine.cache import KVCache, Positions, Prompts
 from methods.engine.checked_cache import CheckedKVCache
+from methods.engine.compiled import Steps, Store
 from methods.engine.layer import (
     Operation,
     attention,
@@ -52,8 +53,23 @@ class InferenceModel:
         self._attention = (
             attention_by_products if options.attention == "products" else partial(attention, shape)
         )
+        self._store = Store(shape, options)
+        self._steps: Steps | None = None
+        if options.compiled or options.cuda_graphs:
+            self._steps = Steps(
+                self.blocks,
+                shape,
+                self._attention,
+                compiled=options.compiled,
+                graphs=options.cuda_graphs,
+            )
         if shape.positions == "rotary":
             self._frequencies = rope_frequencies(shape).to(self.device)
+
+    @property
+    def forms_made(self) -> int:
+        """How often something was compiled or recorded; a pass in which it was tells no time."""
+        return 0 if self._steps is None else self._steps.made
 
     def new_cache(self, prompts: Prompts, new_tokens: int) -> KVCache:
         """An empty cache for the prompts and ``new_tokens`` more positions of each row.
@@ -66,8 +82,12 @@ class InferenceModel:
             raise ValueError(
                 f"prompt of {longest} + {new_tokens} new tokens exceeds the {limit} positions"
             )
-        kind = CheckedKVCache if self.options.checked_cache else KVCache
-        return kind(self.shape, prompts, new_tokens, self.options.dtype, self.options.key_bucket)
+        options = self.options
+        kind = CheckedKVCache if options.checked_cache else KVCache
+        layers = None
+        if options.cuda_graphs:
+            layers = self._store.layers(len(prompts.lengths), longest + new_tokens + 1)
+        return kind(self.shape, prompts, new_tokens, options.dtype, options.key_bucket, layers)
 
     def at(self, cache: KVCache, ids: Tensor, slot: int) -> Positions:
         """Positions of rows that advance together; ``ids`` (B, T), the first at ``slot``."""
@@ -161,6 +181,8 @@ class InferenceModel:
         weights = self.blocks[layer]
         part = "block" if attention and mlp else "attention" if attention else "mlp"
         self.ledger.charge(part, layer, positions.extent)  # type: ignore[arg-type]  # a literal
+        if self._steps is not None and part == "block" and positions.rows is None:
+            return self._steps(layer, x, positions, cache)
         if attention:
             x = attention_sublayer(weights, self.shape, x, self._attend(layer, positions, cache))
         return mlp_sublayer(weights, self.shape, x) if mlp else x

@@ -7,6 +7,7 @@ product.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as functional
@@ -38,7 +39,7 @@ def bind_linear(weight: Tensor, bias: Tensor | None, packed: bool, rows: int) ->
             return _blocked(weight, bias, rows)
         if small and outputs >= inputs:
             return _transposed(weight, bias)
-    return lambda x: functional.linear(x, weight, bias)
+    return Linear(weight, bias)
 
 
 def _transposed(weight: Tensor, bias: Tensor | None) -> Operation:
@@ -76,16 +77,48 @@ def _blocked(weight: Tensor, bias: Tensor | None, rows: int) -> Operation:
     return padded
 
 
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """The plain product, its tensors attributes: one compiled form serves all layers."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``x @ weight.T + bias``."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """LayerNorm over the last dimension."""
+
+    weight: Tensor
+    bias: Tensor
+    size: tuple[int, ...]
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The norm of ``x``."""
+        return functional.layer_norm(x, self.size, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """RMSNorm over the last dimension."""
+
+    weight: Tensor
+    size: tuple[int, ...]
+    eps: float | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The norm of ``x``."""
+        return functional.rms_norm(x, self.size, self.weight, self.eps)
+
+
 def bind_norm(norm: nn.Module, cast: Callable[[Tensor], Tensor]) -> Operation:
     """A LayerNorm or RMSNorm as an operation, its weights cast."""
     if isinstance(norm, nn.LayerNorm):
-        weight, bias, size, eps = (
-            cast(norm.weight),
-            cast(norm.bias),
-            norm.normalized_shape,
-            norm.eps,
-        )
-        return lambda x: functional.layer_norm(x, size, weight, bias, eps)
+        return LayerNorm(cast(norm.weight), cast(norm.bias), norm.normalized_shape, norm.eps)
     assert isinstance(norm, nn.RMSNorm), f"no inference form for {type(norm).__name__}"
-    scale, shape, epsilon = cast(norm.weight), list(norm.normalized_shape), norm.eps
-    return lambda x: functional.rms_norm(x, shape, scale, epsilon)
+    return RmsNorm(cast(norm.weight), norm.normalized_shape, norm.eps)

@@ -2,7 +2,7 @@
 
 Apart, because every method that drafts and verifies steps so. The host knows where each row is: it
 reads once a round how many tokens each row was given, and otherwise never waits for the device. Not
-here: drafts, and what is accepted (``sampling.py``).
+here: drafts, and what is accepted (``sampling.py``); which rows are held (``dropping.py``).
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from methods.engine.cache import KVCache, Positions, upload
+from methods.engine.dropping import HeldRows, Kept
 from methods.engine.inference import InferenceModel
 
 
-class Ragged:
+class Ragged(HeldRows):
     """Where each row stands behind its prompt.
 
     Args:
@@ -29,7 +30,8 @@ class Ragged:
     """
 
     def __init__(self, model: InferenceModel, cache: KVCache, limit: int) -> None:
-        self.model, self.cache, self.limit = model, cache, limit
+        super().__init__(cache)
+        self.model, self.limit = model, limit
         # The prompt's last token, until ``advance`` is told of the first new one.
         self.starts = [length - 1 for length in cache.lengths]
         self.made = [0] * len(cache.lengths)
@@ -79,21 +81,26 @@ class Ragged:
         return self.model.at_unequal(self.cache, ids, ends, own)
 
     def advance(
-        self, given: Tensor, live: Tensor | None, ids: Tensor | None = None
+        self, given: Tensor, live: Tensor | Kept | None, ids: Tensor | None = None
     ) -> list[list[int]]:
         """Moves each live row on by the tokens that it was given; the host's one read a round.
 
         Args:
             given: how many, (B,): 1 behind the prompt pass, then accepted drafts and one.
-            live: (B,) bool, or None if every row is.
+            live: (B,) bool, or None if every row is; or the rows that are kept: the others leave,
+                and what else the method carries by row goes through ``kept``.
             ids: the tokens, (B, n), of each row the first ``given``; None if nobody asks.
 
         Returns:
-            The tokens of each row that it was moved on by: none for a finished row, nor without
-            ``ids``.
+            The tokens of each held row that it was moved on by: none for a finished row, nor
+            without ``ids``.
         """
-        known = given if live is None else given * live
-        columns = known[:, None] if ids is None else torch.cat((known[:, None], ids), dim=1)
+        self.hear(live)
+        self.starts, self.made = self.kept(self.starts), self.kept(self.made)
+        self._live = self.kept(self._live)
+        known = self.kept(given)[:, None]
+        known = known if self.live is None else known * self.live[:, None]
+        columns = known if ids is None else torch.cat((known, self.kept(ids)), dim=1)
         tokens = []
         for row, (count, *new) in enumerate(columns.tolist()):
             # Every live row was given one at least. At its limit it is finished, told so or not.

@@ -1,8 +1,8 @@
 """Choosers: logits to ids, drafts and their acceptance, the same for every method and the baseline.
 
 Apart, so that no method has a way of its own to pick, draft or accept a token: it never knows
-whether the chooser is greedy or samples. A chooser also notes, without reading back, whether each
-row's logits were finite. Not here: the acceptance rules (``verify.py``); warp and random numbers
+whether the chooser is greedy or samples. A chooser also notes whether each row's logits were finite
+(``finite.py``). Not here: the acceptance rules (``verify.py``); warp and random numbers
 (``drawing.py``).
 """
 
@@ -14,7 +14,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from methods.engine.cache import index_of
 from methods.engine.drawing import ACCEPT, BONUS, DRAFT, RESIDUAL, Warp, draw, uniforms
+from methods.engine.dropping import select
+from methods.engine.finite import FiniteRows
 from methods.engine.verify import emitted, greedy_prefix, rejection
 
 
@@ -78,19 +81,20 @@ class Chooser(Protocol):
         """
         ...
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """What comes is of these of the rows alone, ascending; the others have left the batch."""
+        ...
+
     def non_finite_rows(self) -> list[int]:
         """Rows that showed a NaN or infinite logit so far; reads back from the device."""
         ...
 
 
-class Greedy:
+class Greedy(FiniteRows):
     """The most likely token; the lowest id of equals. A draft is accepted where it is that token.
 
     So a drafting method gives the ids of plain greedy decoding.
     """
-
-    def __init__(self) -> None:
-        self._sums: list[Tensor] = []
 
     def choose(self, logits: Tensor, index: int | Tensor) -> Tensor:
         """Argmax; the position does not matter."""
@@ -110,20 +114,8 @@ class Greedy:
         best = self.choose(logits, index)
         return Verified(greedy_prefix(ids, best, counts), best)
 
-    def note(self, logits: Tensor) -> None:
-        """Remembers whether the logits, (B, T, V), were finite."""
-        # A NaN or an infinity anywhere in a row makes its sum non-finite.
-        self._sums.append(logits.sum(dim=(1, 2), dtype=torch.float32))
 
-    def non_finite_rows(self) -> list[int]:
-        """See ``Chooser``."""
-        if not self._sums:
-            return []
-        finite = torch.stack(self._sums).isfinite().all(dim=0)
-        return [row for row, fine in enumerate(finite.tolist()) if not fine]
-
-
-class Sampled:
+class Sampled(FiniteRows):
     """Draws from the warped law; drafts are accepted by exact rejection sampling.
 
     So a drafting method emits tokens of the law of plain sampling; it does not draw the very tokens
@@ -151,20 +143,20 @@ class Sampled:
         positions: int,
         device: torch.device | str = "cpu",
     ) -> None:
+        super().__init__()
         if positions < 1:
             raise ValueError(f"positions must be at least 1, got {positions}")
         self.seed, self.examples, self.warp, self.device = seed, tuple(examples), warp, device
         self._numbers = uniforms(seed, self.examples, positions).to(device)  # (B, N, kinds)
-        self._finite = Greedy()
 
     def choose(self, logits: Tensor, index: int | Tensor) -> Tensor:
         """Draws one token for each position."""
-        self._finite.note(logits)
+        self.note(logits)
         return draw(self.warp(logits), self._at(BONUS, index, logits.shape[1]))
 
     def draft(self, logits: Tensor, index: int | Tensor) -> Draft:
         """Draws from the draft's law and keeps that law for the acceptance test."""
-        self._finite.note(logits)
+        self.note(logits)
         law = self.warp(logits)
         return Draft(draw(law, self._at(DRAFT, index, logits.shape[1])), law)
 
@@ -172,7 +164,7 @@ class Sampled:
         self, drafted: Sequence[Draft], logits: Tensor, counts: Tensor | None, index: int | Tensor
     ) -> Verified:
         """See ``Chooser`` and ``rejection``."""
-        self._finite.note(logits)
+        self.note(logits)
         ids = _drafted_ids(drafted, logits)
         target = self.warp(logits)  # (B, K + 1, V)
         laws = torch.cat([target[:, :0], *[_law(draft, target) for draft in drafted]], dim=1)
@@ -187,9 +179,11 @@ class Sampled:
         last = draw(law[:, None], number)[:, 0]
         return Verified(accepted, emitted(ids, accepted, last))
 
-    def non_finite_rows(self) -> list[int]:
-        """See ``Chooser``."""
-        return self._finite.non_finite_rows()
+    def keep(self, rows: Sequence[int]) -> None:
+        """Each row that stays goes on with its own numbers."""
+        self.examples = tuple(select(self.examples, rows))
+        self._numbers = select(self._numbers, rows)
+        super().keep(rows)
 
     def _at(self, kind: int, index: int | Tensor, new: int) -> Tensor:
         """Numbers of one kind for ``new`` tokens of each row, (B, T)."""
@@ -201,11 +195,11 @@ class Sampled:
         return self._numbers[..., kind].gather(1, columns.expand(len(self.examples), -1))
 
 
-class Forced:
+class Forced(FiniteRows):
     """A given continuation: scores it through the very path that decoding takes.
 
     It drafts the continuation itself, so that all of it is accepted. Where verification keeps less
-    (another's drafts, unequal counts), the padding is NaN and False.
+    (another's drafts, unequal counts), and for rows that have left, the padding is NaN and False.
 
     Attributes:
         log_probs: per choice, the given tokens' log-probabilities, (B, T).
@@ -213,40 +207,53 @@ class Forced:
     """
 
     def __init__(self, continuation: Sequence[Sequence[int]]) -> None:
+        super().__init__()
         self.continuation = torch.tensor(continuation)  # (B, N)
         self.log_probs: list[Tensor] = []
         self.was_argmax: list[Tensor] = []
-        self._greedy = Greedy()
+        self._rows = len(continuation)
 
     def choose(self, logits: Tensor, index: int | Tensor) -> Tensor:
         """The given ids; beyond their end, the last one again."""
-        best = self._greedy.choose(logits, index)
         ids = self._given(logits, index)
-        scores = logits.float().log_softmax(dim=-1)
-        self.log_probs.append(scores.gather(-1, ids[..., None])[..., 0])
-        self.was_argmax.append(best == ids)
+        self._score(logits, ids, torch.ones_like(ids, dtype=torch.bool))
         return ids
 
     def draft(self, logits: Tensor, index: int | Tensor) -> Draft:
         """The given ids; drafts are not scored."""
-        self._greedy.note(logits)
+        self.note(logits)
         return Draft(self._given(logits, index))
 
     def verify(
         self, drafted: Sequence[Draft], logits: Tensor, counts: Tensor | None, index: int | Tensor
     ) -> Verified:
         """The given ids, as many as the drafts foresaw and one more."""
-        proposed = _drafted_ids(drafted, logits)
-        ids = self.choose(logits, index)
-        accepted = greedy_prefix(proposed, ids, counts)
+        ids = self._given(logits, index)
+        accepted = greedy_prefix(_drafted_ids(drafted, logits), ids, counts)
         kept = torch.arange(ids.shape[1], device=ids.device) <= accepted[:, None]
-        self.log_probs[-1] = self.log_probs[-1].masked_fill(~kept, math.nan)
-        self.was_argmax[-1] = self.was_argmax[-1] & kept
+        self._score(logits, ids, kept)
         return Verified(accepted, ids)
 
-    def non_finite_rows(self) -> list[int]:
-        """See ``Chooser``."""
-        return self._greedy.non_finite_rows()
+    def keep(self, rows: Sequence[int]) -> None:
+        """Each row that stays goes on with its own continuation."""
+        self.continuation = select(self.continuation, rows)
+        super().keep(rows)
+
+    def _score(self, logits: Tensor, ids: Tensor, kept: Tensor) -> None:
+        """Notes the scores of ``ids``, (B, T), where ``kept``."""
+        self.note(logits)
+        scores = logits.float().log_softmax(dim=-1).gather(-1, ids[..., None])[..., 0]
+        best = logits.argmax(dim=-1) == ids
+        self.log_probs.append(self._whole(scores.masked_fill(~kept, math.nan), math.nan))
+        self.was_argmax.append(self._whole(best & kept, False))
+
+    def _whole(self, values: Tensor, padding: float | bool) -> Tensor:
+        """Values of the held rows among all rows of the batch."""
+        if self.held is None:
+            return values
+        whole = values.new_full((self._rows, values.shape[1]), padding)
+        whole[index_of(self.held, values.device)] = values
+        return whole
 
     def _given(self, logits: Tensor, index: int | Tensor) -> Tensor:
         self.continuation = self.continuation.to(logits.device)

@@ -43,7 +43,9 @@ class Method:
         while True:
             rows.advance(given, live)
             index = rows.index()
-            drafts, states, drafted = self._draft(model, cache, rows, newest, limits.chooser)
+            drafts, states, drafted = self._draft(
+                model, cache, rows, rows.kept(newest), limits.chooser
+            )
             counts = upload(drafted, model.device)
             logits = self._finish(model, cache, rows, states, drafted)
             verified = limits.chooser.verify(drafts, logits, counts, index)

@@ -34,7 +34,9 @@ class Params:
     checkpoint_layers: bool = False
 
 
-def predicted_speedup(params: Params, shape: Shape, given: float, drafted: float) -> float:
+def predicted_speedup(
+    params: Params, shape: Shape, given: float, drafted: float, verification: float = 1.0
+) -> float:
     """The latency model: passes of single layers, each as long as any other.
 
     A round runs E layers for each draft, all layers once (early for the last draft, late for the
@@ -45,11 +47,14 @@ def predicted_speedup(params: Params, shape: Shape, given: float, drafted: float
         shape: the model's; the head costs as its weights do, against those of a layer.
         given: tokens of a round, the one behind the drafts included.
         drafted: tokens that a round drafts.
+        verification: time of a pass over all tokens of a round, over that of a pass over one; 1
+            where reading the weights is all that takes time, more on a CPU.
     """
     layer = shape.width * (2 * shape.query_width + 2 * shape.kv_width)
     layer += (3 if shape.gated_mlp else 2) * shape.width * shape.ffn_width
     head = shape.vocab_size * shape.embed_width / layer
-    cost = drafted * (params.exit_layer or 1) + shape.num_layers + (drafted + 1) * head
+    early = params.exit_layer or 1
+    cost = drafted * (early + head) + early + verification * (shape.num_layers - early + head)
     return given * (shape.num_layers + head) / cost
 
 

@@ -37,6 +37,7 @@ class Method:
         step = Lockstep(model, cache)
         for index in count(1):
             positions = step.advance(live)
+            ids = step.kept(ids)
             with model.uncharged():
                 first = self._first_agreeing(model, model.embed(ids, positions), positions, cache)
 

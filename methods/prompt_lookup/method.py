@@ -45,7 +45,9 @@ class Method:
         rows = Ragged(model, cache, limits.max_new_tokens)
         given = torch.ones(len(ids), dtype=torch.long, device=ids.device)
         while True:
-            for history, new in zip(histories, rows.advance(given, live, ids), strict=True):
+            tokens = rows.advance(given, live, ids)
+            histories = rows.kept(histories)
+            for history, new in zip(histories, tokens, strict=True):
                 history.extend(new)
             room = rows.room(self.params.num_speculations)
             drafts = [each.draft(most) for each, most in zip(histories, room, strict=True)]

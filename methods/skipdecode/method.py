@@ -35,11 +35,11 @@ class Method:
         ids = limits.chooser.choose(model.head(model.prefill(prompts, cache)), 0)
         live = yield Round(ids, self.num_layers)
         step = Lockstep(model, cache)
-        # The schedule's clock of each row at its first decode step.
-        starts = prompts.lengths if self.params.clock == "position" else (0,) * len(prompts.lengths)
         for index in count(1):
             positions = step.advance(live)
-            x = model.embed(ids, positions)
+            x = model.embed(step.kept(ids), positions)
+            # The schedule's clock of each row, at its first decode step and now.
+            starts = cache.lengths if self.params.clock == "position" else (0,) * len(x)
             times = [start + index - 1 for start in starts]
             layers = self.schedule.layers(min(times))
             if min(times) == max(times):

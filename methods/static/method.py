@@ -32,7 +32,7 @@ class Method:
         step = Lockstep(model, cache)
         for index in count(1):
             positions = step.advance(live)
-            x = model.embed(ids, positions)
+            x = model.embed(step.kept(ids), positions)
             for layer in self.layers:
                 x = model.block(layer, x, positions, cache)
             ids = limits.chooser.choose(model.head(x, positions), index)

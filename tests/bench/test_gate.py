@@ -103,6 +103,7 @@ PLANTED = {
     "python": {"provenance": ("python", "3.12.1")},
     "engine.dtype": {"identity": ("engine.dtype", "bfloat16")},
     "engine.packed": {"identity": ("engine.packed", "off")},
+    "engine.drop_finished": {"identity": ("engine.drop_finished", True)},
     "engine.cuda_graphs": {"identity": ("engine.cuda_graphs", "on")},
     "meter.batch_size": {"identity": ("meter.batch_size", 8)},
     "task.name": {"identity": ("task.name", "e2e")},

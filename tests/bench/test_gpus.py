@@ -7,11 +7,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from bench import gpus
+from bench import gpus, presence
 from bench.config import ROOT
 from bench.errors import FaultsError, InputError
 from bench.gpus import GpuConfig, PeakFlops
-from bench.meters import device as devices
 from bench.planning import plan
 
 CONF = ROOT / "conf" / "gpu"
@@ -293,24 +292,24 @@ def test_another_gpu_than_the_profiles_is_refused_and_the_right_one_named(cuda, 
     cuda("NVIDIA A100-SXM4-40GB")
     profile = configured("+method=dense", "gpu=h100").gpu
     with pytest.raises(InputError) as caught:
-        devices.resolve(profile)
+        presence.resolve(profile)
     assert caught.value.got == "gpu=h100, on NVIDIA A100-SXM4-40GB"
     assert "gpu=a100-40gb" in caught.value.allowed
     right = configured("+method=dense", "gpu=a100-40gb").gpu
-    assert devices.resolve(right).type == "cuda"
+    assert presence.resolve(right).type == "cuda"
 
 
 def test_a_profile_without_device_names_is_compared_with_nothing(cuda):
     cuda("NVIDIA A100-SXM4-40GB")
-    assert devices.resolve(GpuConfig("nvidia-strange-9")).type == "cuda"
+    assert presence.resolve(GpuConfig("nvidia-strange-9")).type == "cuda"
 
 
 def test_a_measured_profile_of_another_cpu_is_refused(machine):
     machine()
-    assert devices.resolve(GpuConfig("cpu", (MODEL,))).type == "cpu"
-    assert devices.resolve(GpuConfig("cpu")).type == "cpu"
+    assert presence.resolve(GpuConfig("cpu", (MODEL,))).type == "cpu"
+    assert presence.resolve(GpuConfig("cpu")).type == "cpu"
     with pytest.raises(InputError, match="another device"):
-        devices.resolve(GpuConfig("cpu", ("Another CPU",)))
+        presence.resolve(GpuConfig("cpu", ("Another CPU",)))
 
 
 def test_the_folder_of_profiles_is_that_of_the_configuration():

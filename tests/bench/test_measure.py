@@ -56,7 +56,7 @@ def time(monkeypatch):
 
 def measurer(runners, limit=5, **plan):
     settings = {"repeats": 2, "warmups": 1, "timed_batches": 2} | plan
-    model = SimpleNamespace(ledger=None, options=SimpleNamespace(device="cpu"))
+    model = SimpleNamespace(ledger=None, options=SimpleNamespace(device="cpu"), forms_made=0)
     return Measurer(
         {name: Runner(method, model) for name, method in runners.items()},
         Plan(
@@ -205,3 +205,20 @@ def test_a_tie_is_kept_in_the_record_and_so_is_any_difference_of_a_coarser_dtype
     coarse = _lossless(time, monkeypatch, 0.5, other, dtype=torch.bfloat16)
     assert coarse.differences == [Difference("e7", 1, 0.5)]
     assert _lossless(time, monkeypatch, 0.5, ONE_EACH).differences == []
+
+
+def test_a_pass_in_which_something_was_compiled_tells_no_time(time):
+    class Compiling(Scripted):
+        def decode(self, model, prompts, limits):
+            # Not in the warm-up: a later batch may need what no earlier one did.
+            if self.decodes in (1, 3):
+                model.forms_made += 1
+                self.time.now += 100.0
+            yield from super().decode(model, prompts, limits)
+
+    method = Compiling(time, [[5], [6], [EOS]])
+    (record,) = measured({"method": method}, warmups=1, repeats=2)
+    for found in record.legs["method"].timings:
+        assert (found.ttft_s, found.decode_s) == pytest.approx((PROMPT_S, 2 * ROUND_S))
+    # A warm-up, two passes thrown away, two timed.
+    assert method.decodes == 5

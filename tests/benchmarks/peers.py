@@ -2,7 +2,7 @@
 
 `layerskip` against `hf_early_exit` (same E and d, threshold 0), and `prompt_lookup` against
 `hf_prompt_lookup` (same d and longest n-gram); `dense` against `hf_dense` for scale. A Llama of 12
-layers, width 256, vocabulary 32,000; fp32, batch 1, greedy, 128 new tokens, alternating legs.
+layers, width 256, vocabulary 32,000; fp32, batch 1, greedy, 32 new tokens, alternating legs.
 "decode": kept tokens a second after the first step; "whole": all of them, prompt pass included.
 Run: python tests/benchmarks/peers.py [repeats]
 """
@@ -11,6 +11,7 @@ import sys
 
 import legs
 import torch
+from judged import Results, ratio
 
 from bench.decoding import Decoded, StopRule, decode
 from bench.meters.device import CpuDevice
@@ -96,11 +97,11 @@ class Side:
 
 
 def compare(
-    results: legs.Results, names: tuple[str, str], settings: dict, wanted: float, repeats: int
+    results: Results, names: tuple[str, str], settings: dict, wanted: float, repeats: int
 ) -> None:
     """Ratios of the peer's seconds over ours, on two kinds of weights or text."""
     ours, theirs = names
-    for case, transformer, batch in cases(ours):
+    for case, transformer, batch in weights_and_text(ours):
         sides = {name: Side(name, settings, transformer, batch) for name in names}
         legs.alternate(sides, repeats)
         assert sides[ours].latest.ids == sides[theirs].latest.ids, "a tie: choose another seed"
@@ -110,11 +111,11 @@ def compare(
         for part in ("decode_s", "whole_s"):
             # The first pass warmed up.
             pair = [getattr(sides[name], part)[1:] for name in (theirs, ours)]
-            label = f"{ours}, {case}, {part.removesuffix('_s')}"
-            results.add(label, legs.ratio(*pair), wanted)
+            label = f"{ours} / {theirs}, {case}, {part.removesuffix('_s')}"
+            results.add(label, ratio(*pair), wanted)
 
 
-def cases(ours: str) -> list[tuple[str, Transformer, Prompts]]:
+def weights_and_text(ours: str) -> list[tuple[str, Transformer, Prompts]]:
     """Weights and text on which drafts are rejected, and on which they are accepted."""
     batch = legs.prompts(1, equal=True)
     plain = Prompts(batch.ids % 31000 + 4, batch.lengths)
@@ -127,15 +128,20 @@ def cases(ours: str) -> list[tuple[str, Transformer, Prompts]]:
     return [random]
 
 
-def main(repeats: int) -> None:
-    results = legs.Results("speed of ours / that of transformers' own")
+def cases(results: Results, repeats: int) -> None:
+    """All rows."""
     early = {"exit_layer": EXIT_LAYER, "num_speculations": DRAFTED}
     looked_up = {"num_speculations": LOOKED_UP, "max_ngram": 2}
     compare(results, ("layerskip", "hf_early_exit"), early, 1.5, repeats)
     compare(results, ("prompt_lookup", "hf_prompt_lookup"), looked_up, 1.0, repeats)
     compare(results, ("dense", "hf_dense"), {}, 1.0, repeats)
-    results.show()
+
+
+def main(repeats: int) -> int:
+    results = Results()
+    cases(results, repeats)
+    return results.exit_code()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 5))
