@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -141,6 +142,9 @@ class Handed:
 
     def _process(self, *words):
         more = {"PLANTED": str(self.planted), "PYTHONPATH": str(self.tree), "COLUMNS": "160"}
+        # A shell without job control starts what it sends to the background with the signal of
+        # Ctrl-C ignored, and a child of ours would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return subprocess.Popen(
             [sys.executable, *words],
             cwd=self.tree,
