@@ -15,7 +15,7 @@ from analysis.record import Run
 from bench import gate, lookup, stats
 from bench.errors import InputError
 from bench.latency import Times, times
-from bench.quality import difference
+from bench.quality import by_example, difference
 from bench.summary import METHOD
 
 ABOUT = """Sets runs beside the first of them, the reference.
@@ -128,7 +128,7 @@ def _score(name: str, reference: Run, other: Run) -> dict[str, Any]:
     value: Callable[[Sequence[float]], float | None] = lookup.find(
         "bench.scores", name, "score"
     ).value
-    mine, theirs = _statistics(reference, name), _statistics(other, name)
+    mine, theirs = (by_example(name, run.batches, METHOD) for run in (reference, other))
     ids = [example for example in mine if example in theirs]
     if not ids:
         return dict.fromkeys(_differences(name))
@@ -140,16 +140,6 @@ def _score(name: str, reference: Run, other: Run) -> dict[str, Any]:
 
 def _examples(run: Run) -> set[str]:
     return {example for batch in run.batches for example in batch.example_ids}
-
-
-def _statistics(run: Run, name: str) -> Mapping[str, list[float]]:
-    """Example id -> statistics of the method leg; empty for a run without this score."""
-    return {
-        example: row
-        for batch in run.batches
-        if name in batch.legs[METHOD].statistics
-        for example, row in zip(batch.example_ids, batch.legs[METHOD].statistics[name], strict=True)
-    }
 
 
 def _marked(row: Mapping[str, Any]) -> str:

@@ -22,11 +22,11 @@ from bench.meters.clock import now_utc
 from bench.planning import resolve_params
 from bench.preparation import Prepared, prepare
 from bench.progress import Progress
-from bench.run import measuring_plan
 from bench.schema import SCHEMA_VERSION
 from bench.scores.contract import Score, quality, similarity
 from bench.summary import BASELINE, METHOD
 from bench.tasks.contract import Example
+from bench.treatment import measuring_plan
 
 
 def make(wanted: Wanted) -> Calibration:
@@ -86,6 +86,7 @@ class Decoder:
             timed_batches=0,
             scores={},
             reference=None,
+            execute=None,
         )
         self._score: Score = lookup.find("bench.scores", wanted.score, "score")
         self._runners = legs.runners(prepared)

@@ -58,7 +58,7 @@ def memory_of(prepared: Prepared) -> Estimate:
         dtype=config.engine.dtype,
         packed=packs and config.engine.packed != "off",
         rows=min(config.meter.batch_size, len(prepared.rows)),
-        positions=max(map(len, prepared.rows)) + config.max_new_tokens,
+        positions=prepared.positions,
     )
 
 

@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench import prompts
 from bench.errors import InputError
-from bench.tasks.contract import Task
+from bench.tasks.contract import Parts, Task
 from bench.text import Text
 
 
@@ -29,8 +30,10 @@ def tokenise(task: Task, text: Text, max_positions: int) -> list[Tokens]:
     """
     examples = []
     for pair in task.training_pairs():
-        prompt = text.prompt(pair.prompt)
-        examples.append(Tokens((*prompt, *text.target(pair.target)), len(prompt)))
+        prompt, target = text.prompt(pair.prompt), text.target(pair.target)
+        if pair.parts is not None:
+            prompt, _ = fitted(pair.parts, text, max_positions - len(target))
+        examples.append(Tokens((*prompt, *target), len(prompt)))
     too_long = sum(len(example.ids) > max_positions for example in examples)
     if too_long or not examples:
         raise InputError(
@@ -40,6 +43,12 @@ def tokenise(task: Task, text: Text, max_positions: int) -> list[Tokens]:
             where="model.shape.max_positions",
         )
     return examples
+
+
+def fitted(parts: Parts, text: Text, room: int) -> tuple[list[int], Parts]:
+    """Ids of the longest prompt of these parts that fits, and its parts."""
+    kept = prompts.fit(parts, lambda whole: len(text.prompt(whole)), room)
+    return text.prompt(kept.text()), kept
 
 
 def schedule_lengths(examples: Sequence[Tokens]) -> dict[str, int]:

@@ -14,6 +14,8 @@ from typing import Any
 from bench.config import RunConfig
 
 IDENTITY_VERSION = 1
+# Of a task's own settings, those that bear on a number and on no prompt.
+TASK_SETTINGS = ("scores", "stop", "train_rows")
 # Fields that came later, by their path such as ``meter.energy``, each with the value that runs
 # before it had: equal to that it is left out, so that those runs keep their ids.
 ADDED_LATER: Mapping[str, Any] = {
@@ -25,6 +27,7 @@ ADDED_LATER: Mapping[str, Any] = {
     "engine.cuda_graphs": False,
     "engine.drop_finished": False,
     "method.mode": "skip",
+    **{f"task.{name}": None for name in TASK_SETTINGS},
 }
 
 
@@ -56,7 +59,7 @@ def identity(
         "identity_version": IDENTITY_VERSION,
         "method": {"name": config.method.name, **resolved},
         "weights": dict(weights),
-        "task": {"name": config.task.name, "split": config.task.split, "examples": examples},
+        "task": _task(config) | {"examples": examples},
         "decode": {
             "length": decode.length,
             "max_new_tokens": config.max_new_tokens,
@@ -78,6 +81,13 @@ def identity(
         "seed": config.seed,
     }
     return without_added(names, ADDED_LATER)
+
+
+def _task(config: RunConfig) -> dict[str, Any]:
+    """The task, and those of its own settings that its prompts do not show."""
+    task = config.task
+    own = {name: getattr(task.params, name, None) or None for name in TASK_SETTINGS}
+    return {"name": task.name, "split": task.split, **own}
 
 
 def _sample(config: RunConfig) -> dict[str, Any] | None:

@@ -117,7 +117,7 @@ def sizes(prepared: Prepared) -> dict[str, Any]:
         dtype=config.engine.dtype,
         packed=_engine(prepared, METHOD) == "own" and _packs(prepared),
         rows=min(config.meter.batch_size, len(prepared.rows)),
-        positions=max(map(len, prepared.rows)) + config.max_new_tokens,
+        positions=prepared.positions,
     )
     return {
         "weights_bytes": needed.weights_bytes + needed.packed_copies_bytes,

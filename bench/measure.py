@@ -5,7 +5,7 @@ Apart, so that baseline and method are treated by one text. Not here: one decode
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from bench import ties
 from bench.decoding import Decoded, StopRule, decode
 from bench.errors import InvalidRunError
+from bench.executed import Execute
 from bench.meters import energy
 from bench.meters.clock import Timing
 from bench.meters.device import AnyDevice
@@ -57,6 +58,7 @@ class Plan:
         reference: leg whose ids a lossless method must have; None where nothing is claimed.
         profile: also time every round, in a pass of its own over each timed batch.
         energy: also measure energy, in passes of its own over each timed batch.
+        execute: runs texts that are code, for the scores; None where none is run.
     """
 
     rule: StopRule
@@ -69,6 +71,7 @@ class Plan:
     reference: str | None = None
     profile: bool = False
     energy: bool = False
+    execute: Execute | None = None
 
 
 @dataclass(slots=True)
@@ -255,6 +258,10 @@ class Measurer:
         decoded = passes.first
         to_text = self.plan.decode_text
         texts = None if to_text is None else [to_text(ids) for ids in decoded.ids]
+        outcomes = None
+        if self.plan.execute is not None and texts is not None:
+            outcomes = self.plan.execute(texts, examples)
+            examples = [replace(e, outcome=o) for e, o in zip(examples, outcomes, strict=True)]
         statistics = {
             name: [
                 list(score.statistics(text, e))
@@ -280,5 +287,6 @@ class Measurer:
             decode_traffic=decoded.decode_traffic,
             speculation=decoded.speculation,
             first_round=decoded.first_round,
+            outcomes=outcomes,
             **passes.more,
         )

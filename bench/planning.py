@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench import calibrated, companion, drawn, gpus, lookup
+from bench import calibrated, companion, drawn, gpus, lookup, sampled
 from bench.calibration_store import Calibration
 from bench.config import DENSE, RunConfig, TaskConfig
 from bench.errors import InputError
@@ -87,6 +87,7 @@ def plan(config: RunConfig) -> Planned:
         config.task.name, config.task.params, config.task.split, drawn.limit(config)
     )
     drawn.check_length(config, examples)
+    sampled.check(config, task)
     own_reference = _own_reference(config, weights, scored=bool(task.scores))
     if own_reference == OWN_DENSE:
         weights[OWN_DENSE] = own
@@ -134,8 +135,7 @@ def _fingerprints(config: RunConfig, weights: Mapping[str, Weights]) -> dict[str
 def _known(config: RunConfig, own: Weights, calibration: Calibration | None) -> dict[str, Any]:
     """What the weights, their paper and a calibration say."""
     rows = config.model.published or {}
-    published = rows.get(config.task.name, rows.get("default", {}))
-    found = {**own.trained, "published": published}
+    found = {**own.trained, "published": rows.get(config.task.name, rows.get("default", {}))}
     return found if calibration is None else {**found, **calibration.known}
 
 
@@ -220,7 +220,7 @@ def _decoded(
         InputError: for a split without examples.
     """
     task: Task = lookup.find("bench.tasks", name, "task").Task(params)
-    examples = list(task.examples(split))[:limit]
+    examples = list(task.examples(split))[:limit] * sampled.times(task)
     if not examples:
         raise InputError(
             "The task has no examples", got=split, allowed="a split with some", where="task.split"
@@ -229,7 +229,8 @@ def _decoded(
     for example in examples:
         given = (example.id, example.prompt, example.references)
         # Left out where there is none, so that the hash of other examples stays.
-        more = () if example.drawn is None else (astuple(example.drawn),)
+        made_of = (example.drawn, example.parts, example.after, example.check)
+        more = [each if isinstance(each, str) else astuple(each) for each in made_of if each]
         total.update(repr((*given, *more)).encode())
     return task, examples, total.hexdigest()[:16]
 

@@ -9,24 +9,22 @@ from functools import partial
 from typing import Any
 
 from bench import lookup, stats
-from bench.schema import Leg
-from bench.scores.contract import RANGE, Score
+from bench.schema import BatchRecord
+from bench.scores.contract import RANGE, Score, of_example
 
 Totals = Sequence[Sequence[float]]
 
 
-def score_columns(name: str, legs: Mapping[str, Sequence[Leg]], margin: float) -> dict[str, Any]:
+def score_columns(name: str, batches: Sequence[BatchRecord], margin: float) -> dict[str, Any]:
     """A score of both legs, with intervals, the paired difference, and whether it is worse.
 
     Args:
         name: of the score.
-        legs: ``method`` and, where it ran, ``baseline``; their batches in the same order.
+        batches: all records of a run: of its legs ``method`` and, where it ran, ``baseline``.
         margin: what may be lost, as a share of the score's range.
     """
     score: Score = lookup.find("bench.scores", name, "score")
-    of = {
-        leg: [row for b in batches for row in b.statistics[name]] for leg, batches in legs.items()
-    }
+    of = {leg: list(by_example(name, batches, leg).values()) for leg in batches[0].legs}
     low, high = stats.bootstrap([of["method"]], lambda totals: score.value(totals[0]))
     row: dict[str, Any] = {
         f"score.{name}": score.value(_sums(of["method"])),
@@ -43,6 +41,22 @@ def score_columns(name: str, legs: Mapping[str, Sequence[Leg]], margin: float) -
         f"diff.{name}.high": high,
         **verdict_columns(name, (low, high), len(of["method"]), margin),
     }
+
+
+def by_example(
+    name: str, batches: Sequence[BatchRecord], leg: str
+) -> Mapping[str, Sequence[float]]:
+    """Example id -> statistics of a leg, its samples taken together; in the order of the records.
+
+    Empty for a run without this score.
+    """
+    score: Score = lookup.find("bench.scores", name, "score")
+    samples: dict[str, list[Sequence[float]]] = {}
+    for batch in batches:
+        rows = batch.legs[leg].statistics.get(name)
+        for example, row in zip(batch.example_ids, rows, strict=True) if rows else ():
+            samples.setdefault(example, []).append(row)
+    return {example: of_example(score, rows) for example, rows in samples.items()}
 
 
 def verdict_columns(

@@ -14,19 +14,19 @@ import torch
 
 from bench import (
     columns,
+    executed,
     gpus,
     legs,
     log,
-    lookup,
     provenance,
     report,
     store,
     summary,
     surroundings,
+    turns,
 )
 from bench.config import DENSE, RunConfig
-from bench.decoding import StopRule
-from bench.measure import Measurer, Plan
+from bench.measure import Measurer
 from bench.meters import device as devices
 from bench.meters import energy
 from bench.meters.clock import now_utc
@@ -38,10 +38,8 @@ from bench.session import Session
 from bench.summary import BASELINE, METHOD
 from bench.tracking import handover
 from bench.training_output import trained_settings
+from bench.treatment import measuring_plan
 from bench.weights import Weights
-from methods.engine.drawing import Warp
-from methods.engine.sampling import Chooser, Greedy, Sampled
-from methods.registry import find_params
 
 
 def run(config: RunConfig) -> store.Attempt:
@@ -106,6 +104,7 @@ def _measure(prepared: Prepared, attempt: store.Attempt, session: Session) -> No
             columns=known,
             shapes={leg: asdict(shape) for leg, shape in shapes.items()},
             started_at=now_utc(),
+            data=prepared.about(),
         )
         with session.held():
             attempt.write_start(start)
@@ -131,7 +130,12 @@ def _batches(
 ) -> list[BatchRecord]:
     """All records of the run: those that are there, and the rest measured and appended."""
     config, examples = prepared.planned.config, prepared.planned.examples
-    segment = Segment(provenance.collect(prepared.device) | session.facts, now_utc())
+    segment = Segment(
+        provenance.collect(prepared.device) | session.facts | executed.facts(examples), now_utc()
+    )
+    if prepared.n_truncated:
+        cut = f"{prepared.n_truncated} of {len(examples)} prompts were cut to fit"
+        report.say(f"note: {cut}", config.verbosity)
     for warning in _doubts(prepared, segment):
         report.say(f"note: {warning}", config.verbosity)
     records = _usable(attempt, segment)
@@ -141,16 +145,17 @@ def _batches(
     log.LOG.info("segment %d: %s", number, segment.provenance)
     counter = _energy_counter(prepared, segment)
     runners = legs.runners(prepared, session.models)
-    measurer = Measurer(runners, measuring_plan(prepared), device, counter, number)
     size = config.meter.batch_size
     starts = range(0, len(prepared.rows), size)
     label = f"{config.method.name} on {config.model.name}"
     with Progress(label, len(starts), quiet=config.verbosity == "quiet") as progress:
+        how = measuring_plan(prepared, progress.note)
+        measurer = Measurer(runners, how, device, counter, number)
         for index, start in enumerate(starts):
             if index not in records:
                 session.check()
                 part = slice(start, start + size)
-                rows = prepared.rows[part]
+                rows = turns.rows(prepared, part, records.values())
                 records[index] = measurer.batch(index, examples[part], rows, start)
                 with session.held():
                     attempt.append(records[index])
@@ -192,6 +197,7 @@ def _known_columns(prepared: Prepared, attempt: store.Attempt) -> dict[str, Any]
         "seed": config.seed,
         "attempt": attempt.number,
         "batch_size": config.meter.batch_size,
+        "n_truncated": prepared.n_truncated,
     }
 
 
@@ -221,42 +227,12 @@ def _setting(prepared: Prepared) -> str:
     return ";".join(parts)
 
 
-def measuring_plan(prepared: Prepared) -> Plan:
-    """How every batch of a run is treated."""
-    config = prepared.planned.config
-    scores = prepared.planned.task.scores
-    lossless = find_params(config.method.name).ABILITIES.lossless
-    stops = prepared.text.stop_ids if config.decode.length == "until_eos" else ()
-    return Plan(
-        rule=StopRule(config.max_new_tokens, stops, config.engine.drop_finished),
-        chooser=_chooser(prepared),
-        repeats=config.meter.repeats,
-        warmups=config.meter.warmups,
-        timed_batches=config.meter.timed_batches,
-        decode_text=None if prepared.planned.drawn else prepared.text.decode,
-        scores={name: lookup.find("bench.scores", name, "score") for name in scores},
-        reference=prepared.planned.own_reference if lossless else None,
-        profile=config.meter.profile,
-        energy=config.meter.energy,
-    )
-
-
-def _chooser(prepared: Prepared) -> Callable[[Sequence[int]], Chooser]:
-    """Makes a chooser for rows of these numbers in the run."""
-    config = prepared.planned.config
-    decode = config.decode
-    if decode.choose == "greedy":
-        return lambda numbers: Greedy()
-    warp = Warp(decode.temperature, decode.top_k, decode.top_p)
-    limit, device = config.max_new_tokens, prepared.device
-    return lambda numbers: Sampled(config.seed, numbers, warp, limit, device)
-
-
 def _doubts(prepared: Prepared, segment: Segment) -> list[str]:
     """What makes the numbers of this process doubtful or incomplete."""
     rates = gpus.rates_for(prepared.planned.profile, torch.get_num_threads())
     unknown = gpus.unknown_rates(rates)
-    return surroundings.warnings(segment.provenance) + ([unknown] if unknown else [])
+    unscored = executed.note(prepared.planned.task, prepared.planned.examples)
+    return [*surroundings.warnings(segment.provenance), *filter(None, (unknown, unscored))]
 
 
 def _energy_counter(prepared: Prepared, segment: Segment) -> energy.Counter | None:

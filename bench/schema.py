@@ -79,6 +79,8 @@ class Leg:
         peak_memory_bytes: allocated on the device at most during the first pass; null on a CPU.
         peak_rss_bytes: of this process at most during the first pass, all legs' weights included;
             null where the kernel's mark cannot be reset.
+        outcomes: what came of running each row's text as code, as ``sandbox`` names it; null where
+            none was run.
         first_round: kept tokens of the first Round, per row: they belong to ``ttft_s``; null where
             each row has one, as every method of ours gives. A peer's first step may give more.
     """
@@ -101,6 +103,7 @@ class Leg:
     peak_memory_bytes: int | None = None
     peak_rss_bytes: int | None = None
     first_round: list[int] | None = None
+    outcomes: list[str] | None = None
 
     def first_tokens(self) -> list[int]:
         """Kept tokens of the first Round, per row."""
@@ -163,6 +166,8 @@ class Start:
         columns: those columns of the table that are known before anything ran.
         shapes: leg -> architecture fields, for costs.
         started_at: UTC.
+        data: where the examples came from, and the first prompt as it was decoded, text and ids;
+            empty in records from before that was kept.
     """
 
     schema_version: int
@@ -173,6 +178,7 @@ class Start:
     columns: dict[str, Any]
     shapes: dict[str, dict[str, Any]]
     started_at: str
+    data: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def summarise(
         for row, before in zip(leg.layers, leg.first_tokens(), strict=True)
     )
     row: dict[str, Any] = {
-        "examples": sum(len(batch.example_ids) for batch in batches),
+        "examples": len({example for batch in batches for example in batch.example_ids}),
         "tokens": tokens(own, first=0),
         "layers_per_token": layers / decoded if decoded else None,
     }
@@ -63,7 +63,7 @@ def summarise(
         row["identical_to_dense"] = _identical(own, legs[own_reference])
     row["differences_beyond_ties"] = _beyond_ties(batches)
     for score in scores:
-        row |= score_columns(score, legs, margin)
+        row |= score_columns(score, batches, margin)
         if dense_alone and BASELINE not in legs:
             row[f"dense.{score}"] = row[f"score.{score}"]
     return row

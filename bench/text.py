@@ -17,6 +17,8 @@ from methods.engine.shape import Shape
 # As in OPT: the end-of-text token is also the first one, `<s>` is unused.
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 
+_ANCHOR = "x"
+
 
 class Text:
     """A tokenizer with a model's BOS and EOS.
@@ -42,14 +44,40 @@ class Text:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text up to the first stop id, outer white space removed."""
-        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        text: str = self.tokenizer.decode(list(ids[:end]), skip_special_tokens=True)
+        text: str = self.tokenizer.decode(self._before_stop(ids), skip_special_tokens=True)
         return text.strip()
+
+    def verbatim(self, ids: Sequence[int]) -> str:
+        """The text up to the first stop id with all its white space, as it goes on from a prompt.
+
+        Some tokenizers drop a space at the start of what they decode: so it is decoded behind
+        another text.
+        """
+        start = self._plain(_ANCHOR)
+        before, whole = (
+            self.tokenizer.decode(
+                shown, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+            for shown in (start, [*start, *self._before_stop(ids)])
+        )
+        text: str = whole[len(before) :]
+        return text
+
+    def _before_stop(self, ids: Sequence[int]) -> list[int]:
+        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), len(ids))
+        return list(ids[:end])
 
     def _plain(self, text: str) -> list[int]:
         """Ids of the text alone; a special token spelt out in a text is dropped."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        # Whether a text is too long is decided elsewhere, by the model's positions.
+        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
         return [token for token in ids if token not in self._special]
+
+
+def until(text: str, stops: Sequence[str]) -> str:
+    """The text before the first of these."""
+    ends = [at for at in map(text.find, stops) if at >= 0]
+    return text[: min(ends, default=len(text))]
 
 
 class ByteTokenizer:
@@ -70,11 +98,19 @@ class ByteTokenizer:
                 where="model.shape.vocab_size",
             )
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = False, verbose: bool = False
+    ) -> list[int]:
         """UTF-8 bytes, shifted past the special ids."""
         return [byte + self.FIRST for byte in text.encode()]
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+    def decode(
+        self,
+        ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> str:
         """Bytes back to text; ids that are no byte are left out."""
         values = [token - self.FIRST for token in ids]
         return bytes(v for v in values if 0 <= v < 256).decode(errors="replace")

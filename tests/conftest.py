@@ -6,6 +6,7 @@ Imports of torch stand inside the functions: the tests of the tree's rules run w
 import os
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,7 @@ def pytest_addoption(parser):
     parser.addoption("--run-slow", action="store_true", help="also run the tests marked slow")
     parser.addoption("--run-slurm", action="store_true", help="also run the tests marked slurm")
     parser.addoption("--run-slurm-long", action="store_true", help="and those marked slurm_long")
+    parser.addoption("--data-dir", help="folder with e2e, gsm8k, human_eval: their published files")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -81,6 +83,21 @@ def _reasons_to_skip(config, used):
     if "gpu" in used and not _has_gpu():
         reasons["gpu"] = "gpu: no CUDA device"
     return reasons
+
+
+@pytest.fixture(scope="session")
+def published(pytestconfig):
+    """``published(name)``: the folder of a data set's files, as published; skips without one."""
+
+    def find(name):
+        given = pytestconfig.getoption("--data-dir")
+        if given is None:
+            pytest.skip("published files: runs with --data-dir DIR")
+        folder = Path(given).expanduser() / name
+        assert folder.is_dir(), f"--data-dir {given} has no folder {name}"
+        return folder
+
+    return find
 
 
 def _has_gpu():

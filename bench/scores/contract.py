@@ -7,7 +7,7 @@ module-level names of ``Score``. Not here: intervals (``bench/stats.py``).
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from bench.tasks.contract import Example
 
@@ -32,6 +32,30 @@ class Score(Protocol):
 
     def value(self, totals: Sequence[float]) -> float | None:
         """The score of summed statistics; None where it is not defined (nothing to count)."""
+        ...
+
+
+@runtime_checkable
+class OfExample(Protocol):
+    """What a score also has whose value for several samples of one example is not their mean."""
+
+    def of_example(self, totals: Sequence[float]) -> tuple[float, ...]:
+        """Statistics of an example, from the sums over its samples."""
+        ...
+
+
+def of_example(score: Score, samples: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Statistics of one example, from those of its samples; the unit of all intervals."""
+    totals = tuple(sum(column) for column in zip(*samples, strict=True))
+    return score.of_example(totals) if isinstance(score, OfExample) else totals
+
+
+@runtime_checkable
+class HasNeeds(Protocol):
+    """What a score file also has that needs more than is always installed."""
+
+    def check(self) -> None:
+        """Raises ``InputError`` where something is missing; called before a run starts."""
         ...
 
 

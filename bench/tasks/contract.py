@@ -7,7 +7,7 @@ and ``Task``. Not here: tokenisation, which belongs to the model.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Split = Literal["train", "validation", "test"]
 
@@ -28,6 +28,47 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """The program that an answer completes; it passes if it runs to its end.
+
+    Attributes:
+        before: text before the answer.
+        after: text after it, which tests it.
+        timeout_s: CPU seconds.
+    """
+
+    before: str
+    after: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a prompt is put together from, so that one that is too long can lose some of it.
+
+    Attributes:
+        template: of the last part; a field stands in it as ``{name}``.
+        fields: those of the template.
+        shots: worked examples before it, as text.
+        shots_end: what follows the shots, where there is one.
+        max_tokens: most tokens, BOS included, even where more would fit; None for what fits.
+        cut_at: where a field may be cut: before one of these.
+    """
+
+    template: str
+    fields: Mapping[str, str]
+    shots: tuple[str, ...] = ()
+    shots_end: str = ""
+    max_tokens: int | None = None
+    cut_at: str = " "
+
+    def text(self) -> str:
+        """The prompt, without BOS."""
+        end = self.shots_end if self.shots else ""
+        return "".join(self.shots) + end + self.template.format_map(self.fields)
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """One input to decode.
 
@@ -40,6 +81,11 @@ class Example:
             task (one object for all its examples); given where ``facts`` is. No wording may hold
             another one as a run of words: the check would count both.
         drawn: ids in place of ``prompt``, for all examples of a task or for none.
+        check: that the answer is run with, for all examples of a task or for none.
+        outcome: of that run, beside a text that is scored; None where none was made.
+        parts: that ``prompt`` is made of; None where it must fit as it is.
+        after: id of an earlier example whose answer belongs into the prompt, as the field
+            ``answer`` of ``parts``: a later turn. None for a prompt that is whole.
     """
 
     id: str
@@ -48,14 +94,23 @@ class Example:
     facts: Mapping[str, str] | None = None
     vocabulary: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None
     drawn: Drawn | None = None
+    check: Check | None = None
+    outcome: str | None = None
+    parts: Parts | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One training text: the prompt and its target, without BOS and EOS."""
+    """One training text: the prompt and its target, without BOS and EOS.
+
+    Attributes:
+        parts: that ``prompt`` is made of; None where it must fit as it is.
+    """
 
     prompt: str
     target: str
+    parts: Parts | None = None
 
 
 class Task(Protocol):
@@ -77,4 +132,33 @@ class Task(Protocol):
 
     def training_pairs(self) -> Sequence[Pair]:
         """The training split, one pair per reference text."""
+        ...
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """What a task also has whose examples are decoded more than once each.
+
+    A run decodes all examples, then all of them again: each time other numbers are drawn.
+    """
+
+    samples: int
+
+
+@runtime_checkable
+class Verbatim(Protocol):
+    """What a task also has whose answers are read with all their white space, as code is."""
+
+    verbatim: Literal[True]
+
+
+@runtime_checkable
+class PublicData(Protocol):
+    """What a task also has whose rows are somebody's data set."""
+
+    stops: tuple[str, ...]
+    """Text that ends an answer; what follows it is not scored."""
+
+    def about(self, split: Split) -> Mapping[str, Any]:
+        """Where the examples of a split came from, for the record."""
         ...

@@ -11,7 +11,7 @@ from bench.calibration_store import complete_ones
 from bench.doctor import examine
 from bench.errors import InputError
 from bench.planning import plan
-from bench.run import make as run
+from bench.run import run
 
 CALM = "+method=calm"
 # 6 prompts in batches of 4 and 2; at these levels 3 would do.
@@ -205,7 +205,7 @@ def test_a_calibrated_run_has_the_threshold_and_names_where_it_is_from(
     assert planned.identity["method"]["threshold"] == value
     by_hand = configured(*settings, f"method.threshold={value}", "task.split=test")
     assert planned.run_id == plan(by_hand).run_id
-    header = run(planned).header()
+    header = run(calibrated_run()).header()
     assert header.columns["setting"] == f"threshold=calibrated:{value}@{record.calibration_id}"
     # Neither the table of runs nor the doctor takes calibrations for runs.
     results = calibration().folder.path.parent.parent

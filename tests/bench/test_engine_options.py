@@ -16,6 +16,7 @@ PLAIN = {
     "attention": "auto",
     "compile": False,
     "cuda_graphs": False,
+    "drop_finished": False,
 }
 
 

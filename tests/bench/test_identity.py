@@ -20,7 +20,6 @@ WITHOUT_EFFECT = {
     "results_dir",
     "rerun",
     "verbosity",
-    "tracking.name",
     "meter.margin",
     # Only where tokens are drawn.
     "decode.temperature",
@@ -31,7 +30,7 @@ WITHOUT_EFFECT = {
     "task.limit",
     "task.params",
 }
-GROUPS_WITHOUT_EFFECT = {"model", "train", "calibrate", "gpu", "launch"}
+GROUPS_WITHOUT_EFFECT = {"model", "train", "calibrate", "gpu", "launch", "tracking"}
 
 
 @pytest.fixture(scope="module")

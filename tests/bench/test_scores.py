@@ -16,6 +16,8 @@ FORMS = {
     "beds": {"6": ("6 beds", "six beds"), "36": ("36 beds",)},
     "dogs": {"yes": ("dogs are welcome",), "no": ("dogs are not allowed",)},
 }
+# Lengths alone; questions without references.
+WITHOUT_SCORE = {"synthetic", "spec_bench"}
 FACTS = {"name": "Ada", "beds": "6"}
 
 
@@ -120,7 +122,9 @@ def test_every_score_defines_the_names_of_the_contract(name):
     score = find("bench.scores", name, "score")
     assert score.unit in ("points", "fraction")
     assert score.better in ("higher", "lower")
-    example = _example("a b", facts=FACTS, vocabulary=FORMS)
+    if name == "bert_f1":
+        pytest.skip("needs a package and a model of its own: test_scores_text.py")
+    example = _example("a b", facts=FACTS, vocabulary=FORMS, outcome="passed")
     row = score.statistics("a b", example)
     assert isinstance(score.value(row), float)
 
@@ -132,10 +136,12 @@ def test_names_are_the_files_without_the_contract():
 
 
 @pytest.mark.parametrize("name", names("bench.tasks"))
-def test_every_task_names_scores_that_exist(name):
-    task = find("bench.tasks", name, "task").Task
-    assert task.scores
-    assert set(task.scores) <= set(names("bench.scores"))
+def test_every_task_names_scores_that_exist(name, configured):
+    config = configured("+method=dense", f"task={name}").task
+    task = find("bench.tasks", name, "task").Task(config.params)
+    assert task.scores or name in WITHOUT_SCORE
+    judges = {*task.scores, task.calibration_score} - {None}
+    assert judges <= set(names("bench.scores"))
 
 
 def test_unknown_name_is_refused_with_near_names_and_the_list():
