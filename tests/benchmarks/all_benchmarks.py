@@ -26,11 +26,11 @@ FILE = Path(__file__).resolve().parents[2] / "results" / "benchmarks.csv"
 THREADS = 2
 PARTS: Mapping[str, Callable[[Results], None]] = {
     "at_size": partial(at_size.cases, repeats=3),
-    "dense_vs_transformers": partial(dense_vs_transformers.cases, repeats=5),
+    "dense_vs_transformers": partial(dense_vs_transformers.cases, repeats=3),
     "skipdecode_promise": partial(skipdecode_promise.cases, repeats=5),
-    "peers": partial(peers.cases, repeats=5),
+    "peers": partial(peers.cases, repeats=3),
     "round_cost": partial(round_cost.cases, repeats=21),
-    "drop_finished": partial(drop_finished.cases, repeats=5),
+    "drop_finished": partial(drop_finished.cases, repeats=3),
     "many_runs": many_runs.cases,
     "tracking_cost": partial(tracking_cost.cases, pairs=5),
 }
