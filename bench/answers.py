@@ -6,6 +6,7 @@ eval's task ``gsm8k`` (version 3) and SQuAD 1.1's script. Not here: scores.
 
 import re
 import string
+from collections.abc import Sequence
 
 INVALID = "[invalid]"
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
@@ -30,6 +31,11 @@ def gold_number(reference: str) -> str:
     """Of a reference: the number behind ``#### ``, or of a text without it the last one."""
     found = strict_number(reference)
     return flexible_number(reference) if found == INVALID else found
+
+
+def is_gold(number: str, references: Sequence[str]) -> bool:
+    """Whether a number that was found is that of a reference."""
+    return number != INVALID and number in map(gold_number, references)
 
 
 def _plain(number: str) -> str:

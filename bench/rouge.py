@@ -6,7 +6,7 @@ reference is the one with the highest F1. Not here: other conventions (docs/task
 share a column with these.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, lru_cache
 
 from rouge_score import rouge_scorer, tokenizers
@@ -39,9 +39,3 @@ def statistics_of(key: str) -> Callable[[str, Example], tuple[float, ...]]:
         return (100.0 * float(best.fmeasure), 1.0)
 
     return statistics
-
-
-def value(totals: Sequence[float]) -> float | None:
-    """Mean F1 in points; None without examples."""
-    points, examples = totals
-    return points / examples if examples else None

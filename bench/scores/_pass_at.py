@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.scores.contract import mean
 from bench.tasks.contract import Example
 
 
@@ -49,5 +50,4 @@ class PassAt:
 
     def value(self, totals: Sequence[float]) -> float | None:
         """Mean over what was run; None where nothing was."""
-        total, number = totals
-        return total / number if number else None
+        return mean(totals)

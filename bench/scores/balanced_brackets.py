@@ -4,14 +4,15 @@ Apart, because it is one score: of parses, how many could be read at all. Not he
 is right (``exact_match.py``).
 """
 
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal
 
+from bench.scores.contract import mean
 from bench.tasks.contract import Example
 
 unit: Literal["points", "fraction"] = "fraction"
 better: Literal["higher", "lower"] = "higher"
+value = mean
 
 
 def statistics(text: str, example: Example) -> tuple[float, ...]:
@@ -19,9 +20,3 @@ def statistics(text: str, example: Example) -> tuple[float, ...]:
     depths = list(accumulate({"[": 1, "]": -1}.get(letter, 0) for letter in text))
     whole = "[" in text and depths[-1] == 0 and min(depths) >= 0
     return (float(whole), 1.0)
-
-
-def value(totals: Sequence[float]) -> float | None:
-    """Share of balanced texts; None without examples."""
-    balanced, examples = totals
-    return balanced / examples if examples else None

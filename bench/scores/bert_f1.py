@@ -6,7 +6,6 @@ Nothing is fetched while scoring: library and model must be there when a run sta
 other models.
 """
 
-from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
@@ -14,10 +13,12 @@ from typing import Any, Literal
 from huggingface_hub import try_to_load_from_cache
 
 from bench.errors import InputError
+from bench.scores.contract import mean
 from bench.tasks.contract import Example
 
 unit: Literal["points", "fraction"] = "fraction"
 better: Literal["higher", "lower"] = "higher"
+value = mean
 
 _MODEL, _LAYER = "roberta-large", 17
 
@@ -60,9 +61,3 @@ def statistics(text: str, example: Example) -> tuple[float, ...]:
         return (0.0, 1.0)
     _, _, f1 = _scorer().score([text], [list(example.references)])
     return (float(f1[0]), 1.0)
-
-
-def value(totals: Sequence[float]) -> float | None:
-    """Mean F1; None without examples."""
-    f1, examples = totals
-    return f1 / examples if examples else None

@@ -59,6 +59,12 @@ class HasNeeds(Protocol):
         ...
 
 
+def mean(totals: Sequence[float]) -> float | None:
+    """``Score.value`` of (what examples add up to, examples); None without examples."""
+    total, examples = totals
+    return total / examples if examples else None
+
+
 def quality(score: Score, text: str, example: Example) -> float | None:
     """One text alone, as a share of the score's range, higher is better; None where not defined."""
     value = score.value(score.statistics(text, example))

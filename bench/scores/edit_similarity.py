@@ -4,24 +4,19 @@ Apart, because it is one score. Best reference, mean over examples; two empty te
 LayerSkip's benchmark reports the bare distance, as ``exact_match``. Not here: word edits.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
+from bench.scores.contract import mean
 from bench.tasks.contract import Example
 
 unit: Literal["points", "fraction"] = "fraction"
 better: Literal["higher", "lower"] = "higher"
+value = mean
 
 
 def statistics(text: str, example: Example) -> tuple[float, ...]:
     """The similarity, and 1 for the example."""
     return (max(_similarity(text, reference) for reference in example.references), 1.0)
-
-
-def value(totals: Sequence[float]) -> float | None:
-    """Mean similarity; None without examples."""
-    similarity, examples = totals
-    return similarity / examples if examples else None
 
 
 def _similarity(text: str, reference: str) -> float:

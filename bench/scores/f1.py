@@ -10,22 +10,18 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bench.answers import squad_words
+from bench.scores.contract import mean
 from bench.tasks.contract import Example
 
 unit: Literal["points", "fraction"] = "fraction"
 better: Literal["higher", "lower"] = "higher"
+value = mean
 
 
 def statistics(text: str, example: Example) -> tuple[float, ...]:
     """F1 against the best answer, and 1 for the example."""
     words = squad_words(text)
     return (max(_f1(words, squad_words(answer)) for answer in example.references), 1.0)
-
-
-def value(totals: Sequence[float]) -> float | None:
-    """Mean F1; None without examples."""
-    f1, examples = totals
-    return f1 / examples if examples else None
 
 
 def _f1(words: Sequence[str], answer: Sequence[str]) -> float:

@@ -4,24 +4,17 @@ Apart, because it is one score: what a text repeats at its end fools it. Numbers
 text: ``18.0`` is not ``18``. Not here: the number behind ``#### `` alone (``gsm8k_strict.py``).
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
-from bench.answers import INVALID, flexible_number, gold_number
+from bench.answers import flexible_number, is_gold
+from bench.scores.contract import mean
 from bench.tasks.contract import Example
 
 unit: Literal["points", "fraction"] = "fraction"
 better: Literal["higher", "lower"] = "higher"
+value = mean
 
 
 def statistics(text: str, example: Example) -> tuple[float, ...]:
     """1 for the right number, and 1 for the example."""
-    found = flexible_number(text)
-    right = found != INVALID and found in map(gold_number, example.references)
-    return (float(right), 1.0)
-
-
-def value(totals: Sequence[float]) -> float | None:
-    """Share of examples with the right number; None without examples."""
-    right, examples = totals
-    return right / examples if examples else None
+    return (float(is_gold(flexible_number(text), example.references)), 1.0)

@@ -6,9 +6,10 @@ Apart, because it is one score. Not here: order of words.
 from typing import Literal
 
 from bench import rouge
+from bench.scores.contract import mean
 
 unit: Literal["points", "fraction"] = "points"
 better: Literal["higher", "lower"] = "higher"
 
 statistics = rouge.statistics_of("rouge1")
-value = rouge.value
+value = mean

@@ -6,9 +6,10 @@ Apart, because it is one score; the one that self-speculative papers quote. Not 
 from typing import Literal
 
 from bench import rouge
+from bench.scores.contract import mean
 
 unit: Literal["points", "fraction"] = "points"
 better: Literal["higher", "lower"] = "higher"
 
 statistics = rouge.statistics_of("rouge2")
-value = rouge.value
+value = mean

@@ -8,9 +8,10 @@ sought within a line. Not here: sentence splitting by nltk, which some papers do
 from typing import Literal
 
 from bench import rouge
+from bench.scores.contract import mean
 
 unit: Literal["points", "fraction"] = "points"
 better: Literal["higher", "lower"] = "higher"
 
 statistics = rouge.statistics_of("rougeLsum")
-value = rouge.value
+value = mean
