@@ -8,6 +8,7 @@ data set: worked examples, order, what belongs into the record. Not here: fields
 import difflib
 import hashlib
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ class Params(rows.Place):
                 )
 
 
-class Templated:
+class Templated(ABC):
     """A task whose prompts are filled templates; a data set gives what follows.
 
     Attributes:
@@ -94,13 +95,13 @@ class Templated:
         self.scores, self.stops = params.scores, params.stop
         self._about: dict[Split, dict[str, Any]] = {}
 
+    @abstractmethod
     def fields(self, row: rows.Row) -> Mapping[str, str] | None:
         """What a template may hold, of a row; None for a row that makes no example."""
-        raise NotImplementedError
 
+    @abstractmethod
     def references(self, row: rows.Row) -> tuple[str, ...]:
         """Correct or human texts for a row."""
-        raise NotImplementedError
 
     def examples(self, split: Split) -> Sequence[Example]:
         """One example per row, in the rows' order or, with ``shuffle_seed``, in a shuffled one."""

@@ -3,7 +3,7 @@
 Apart, because it is one task: for speed alone, with random weights, at any model's shape. The
 lengths of a range are spread evenly by whole-number steps of the golden ratio: any first N of them,
 and so every batch, cover the whole range. Neither batch size nor the seed of a run changes a
-prompt. Not here: the ids, which depend on a model's vocabulary (``bench/prompts.py``).
+prompt. Not here: the ids, which depend on a model's vocabulary (``bench/drawn.py``).
 """
 
 import re

@@ -4,29 +4,22 @@ Apart from the cache itself, because only tests pay for the check.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from methods.engine.cache import KVCache, Positions, Prompts
-from methods.engine.shape import Shape
+from methods.engine.cache import KVCache, Positions
 
 
 class CheckedKVCache(KVCache):
     """A cache that refuses to read a slot which was never written; for tests."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        prompts: Prompts,
-        new_tokens: int,
-        dtype: torch.dtype,
-        bucket: int | None = None,
-        layers: list[Tensor] | None = None,
-    ) -> None:
-        super().__init__(shape, prompts, new_tokens, dtype, bucket, layers)
-        size = (shape.num_layers, len(self.lengths), len(self.slot_ids))
-        self.written = torch.zeros(size, dtype=torch.bool)
+    @cached_property
+    def written(self) -> Tensor:
+        """Whether each layer's slot of each row was written, (layers, B, S)."""
+        size = (len(self.layers), len(self.lengths), len(self.slot_ids))
+        return torch.zeros(size, dtype=torch.bool)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Lets go of the others' notes too."""
